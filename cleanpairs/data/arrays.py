@@ -1,4 +1,4 @@
-"""Arrays in files: ``.npy`` to be mapped, tensors as safetensors, with the disk's faults as what they are."""
+"""Arrays in files: ``.npy`` to be mapped, tensors as safetensors, with errors of the disk as OSError."""
 
 import os
 import re
@@ -17,12 +17,12 @@ def as_array(what: str, values: Any, dtype: type | None = None) -> np.ndarray:
     """``values`` as an array. Floats of 16 to 64 bits stay so, in this machine's byte order, and are NaN
     where they are masked. Where they are to be float, int or bool, no value may change.
 
-    Raises DataError, in which they are called ``what``: text is no number, 0.5 is no int, and 2 and NaN are no bool.
+    Raises DataError, which calls them ``what``: text is no number, 0.5 is no int, and 2 and NaN are no bool.
     """
     with reading(what, "taken as numbers", ValueError, TypeError, RuntimeError), np.errstate(invalid="ignore"):
         masked = np.ma.isMaskedArray(values) and values.dtype.kind == "f"
         array = np.asarray(values.filled(np.nan) if masked else values)
-        if array.dtype == object:  # as pandas has vectors, and numbers of which some are missing
+        if array.dtype == object:  # vectors of pandas, and numbers of which some are missing
             array = np.array(array.tolist())
         if array.dtype.kind == "f":
             array = array.astype(f"f{min(array.itemsize, 8)}", copy=False)  # torch takes no others
@@ -68,7 +68,7 @@ def write_tensors(tensors: Mapping[str, Any], path: str | Path, metadata: Mappin
     try:
         save_file(dict(tensors), path, metadata=metadata | {"checksum": _checksum(tensors, metadata)})
     except SafetensorError as error:
-        match = re.search(r"os error (\d+)", str(error))  # as Rust reports what the system said
+        match = re.search(r"os error (\d+)", str(error))  # Rust's form of an error of the system
         if match is None:
             raise
         number = int(match[1])
@@ -92,7 +92,7 @@ def read_tensors(path: str | Path, framework: str = "np") -> tuple[dict[str, Any
 
 
 def _checksum(tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> str:
-    """CRC-32 of names, types, shapes and bytes."""
+    """CRC-32 of metadata, and of the tensors' names, types, shapes and bytes."""
     checksum = zlib.crc32(repr(sorted(metadata.items())).encode())
     for name in sorted(tensors):
         tensor = tensors[name]

@@ -1,7 +1,7 @@
 """The one way in which files and directories are published: written beside the target, synced, renamed.
 
-What a reader finds is the old output or the new one, whole, on local POSIX filesystems. By Linux's ``renameat2`` two
-writers on one name cannot both win. An exception leaves the previous output as it was. A kill leaves a staging
+A reader finds the old output or the new one, whole, on local POSIX filesystems. By Linux's ``renameat2`` two writers
+on one name cannot both win. An exception leaves the previous output as it was. A kill leaves a staging
 directory whose lock is free, which the next writer of that name collects.
 """
 
@@ -35,8 +35,8 @@ def _renameat2(source: Path, target: Path, exchange: bool) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if not hasattr(libc, "renameat2"):
         raise OSError(errno.ENOSYS, "renameat2 is missing")
-    here, flags = -100, 2 if exchange else 1  # AT_FDCWD. RENAME_EXCHANGE, RENAME_NOREPLACE
-    if libc.renameat2(here, os.fsencode(source), here, os.fsencode(target), flags) != 0:
+    cwd, flags = -100, 2 if exchange else 1  # AT_FDCWD. RENAME_EXCHANGE, RENAME_NOREPLACE
+    if libc.renameat2(cwd, os.fsencode(source), cwd, os.fsencode(target), flags) != 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(target))
 
 
@@ -49,35 +49,35 @@ def _sync(path: Path) -> None:
 
 
 def _is_empty(target: Path) -> bool:
-    """Whether a directory is there, which holds nothing: that is no output."""
+    """Whether ``target`` is an empty directory, which is no output."""
     return target.is_dir() and not target.is_symlink() and not any(target.iterdir())
 
 
 @contextmanager
 def scratch_directory(name: str, near: AnyPath | None = None) -> Iterator[Path]:
-    """A directory for files of a while, in ``near`` or TMPDIR. One that a kill has left goes when the next is made."""
+    """A temporary directory in ``near`` or TMPDIR. One that a kill has left is removed when the next is made."""
     parent, prefix = Path(near or tempfile.gettempdir()), f".cleanpairs-{name}-"
     for left in [p for p in parent.iterdir() if re.fullmatch(re.escape(prefix) + "[a-z0-9_]{8}", p.name)]:
-        with suppress(OSError):  # somebody writes there: its lock is held
+        with suppress(OSError):  # another process writes there: its lock is taken
             if (left / ".lock").exists() or not any(left.iterdir()):
                 with FileLock(left / ".lock", blocking=False, fallback_to_soft=False):
                     shutil.rmtree(left, ignore_errors=True)
-    with ExitStack() as made:
+    with ExitStack() as stack:
         while True:
             path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
-            made.callback(shutil.rmtree, path, ignore_errors=True)
+            stack.callback(shutil.rmtree, path, ignore_errors=True)
             try:
-                made.enter_context(FileLock(path / ".lock", fallback_to_soft=False))
+                stack.enter_context(FileLock(path / ".lock", fallback_to_soft=False))
                 break
-            except FileNotFoundError:  # another writer has taken it for one that a kill has left
+            except FileNotFoundError:  # another writer has removed it as one that a kill has left
                 pass
-            except OSError:  # a courtesy that some network filesystems do not know. The rename is the guarantee
+            except OSError:  # some network filesystems have no locks. The rename is the guarantee
                 break
         yield path
 
 
 class _Output:
-    """One target: its staging directory, what is written there, and what became of it."""
+    """One target, its staging directory, and whether it is published."""
 
     def __init__(
         self, stack: ExitStack, target: AnyPath, overwrite: bool, inputs: Paths, directory: bool, ours: Names | None,
@@ -86,7 +86,7 @@ class _Output:
         self.target, self.overwrite, self.directory = Path(os.path.abspath(target)), overwrite, directory
         refuse_inputs([self.target], inputs)
         self._refuse(ours, keeps_labels)
-        self._written: os.stat_result | None = None  # what is to be published, to know it again
+        self._written: os.stat_result | None = None  # of the published file, to recognise it
         with writing(self.target):
             make_parents(self.target)
             self.scratch = stack.enter_context(scratch_directory(self.target.name, self.target.parent))
@@ -96,7 +96,7 @@ class _Output:
 
     def _refuse(self, ours: Names | None, keeps_labels: bool) -> None:
         target, mode = self.target, 0
-        with writing(target), suppress(FileNotFoundError, NotADirectoryError):  # a folder may be closed to us
+        with writing(target), suppress(FileNotFoundError, NotADirectoryError):  # a folder may deny access
             mode = os.lstat(target).st_mode
         if not mode:
             return
@@ -115,16 +115,16 @@ class _Output:
             refuse_foreign(target, ours)
 
     def finish(self) -> None:
-        """Everything that takes time, or may fail for want of room, before anything is renamed."""
+        """Set permissions and sync: all that takes time, or fails on a full disk, before anything is renamed."""
         if not self.staged.exists():
             raise CleanpairsError(f"nothing was written for {self.target}")
         umask = os.umask(0)
         os.umask(umask)
         mode = (0o777 if self.directory else 0o666) & ~umask
-        with suppress(OSError):  # what is replaced keeps its permissions: nobody is shown more than before
+        with suppress(OSError):  # a new output has the permissions of the one that it replaces
             mode = os.lstat(self.target).st_mode & 0o777 | stat.S_IRUSR
         os.chmod(self.staged, mode)
-        for inner in sorted(self.staged.rglob("*"), reverse=True):  # what a folder holds before the folder
+        for inner in sorted(self.staged.rglob("*"), reverse=True):  # the contents of a folder before the folder
             os.chmod(inner, (0o777 if inner.is_dir() else 0o666) & ~umask)
             _sync(inner)
         _sync(self.staged)
@@ -132,7 +132,7 @@ class _Output:
     def publish(self) -> None:
         self._written = os.lstat(self.staged)
         if self.directory and _is_empty(self.target):
-            os.rename(self.staged, self.target)  # refuses one that holds something by now
+            os.rename(self.staged, self.target)  # fails if it is no longer empty
             return
         try:
             if os.path.lexists(self.target):
@@ -154,11 +154,11 @@ class _Output:
                     f"{self.target} cannot be replaced in one step on this filesystem; name another"
                 ) from error
             if exchange:
-                self._written = None  # the old file goes: this cannot be taken back
+                self._written = None  # the old file is lost: this cannot be withdrawn
             os.replace(self.staged, self.target)
 
     def withdraw(self) -> None:
-        """The old output back, if what is there was published by this one. There is an error already."""
+        """Restore the old output, if this one was published. Called after an error."""
         with suppress(OSError):
             if self._written is None or not os.path.samestat(os.lstat(self.target), self._written):
                 return
@@ -178,7 +178,7 @@ class StagedSet:
         self, target: AnyPath, *, directory: bool = False, overwrite: bool = False, inputs: Paths = (),
         ours: Names | None = None, keeps_labels: bool = False,
     ) -> Path:  # fmt: skip
-        """A path to write a file to, or a directory to fill, as of :func:`staged_file`, :func:`staged_directory`."""
+        """A path to write a file to, or a directory to fill, as :func:`staged_file`, :func:`staged_directory`."""
         self._outputs.append(_Output(self._stack, target, overwrite, inputs, directory, ours, keeps_labels))
         return self._outputs[-1].staged
 
@@ -204,7 +204,7 @@ def staged_set() -> Iterator[StagedSet]:
     """Several outputs of one command: written first, synced all, then renamed, the one that was added first last.
 
     An error on the way, or an interrupt, leaves every target as it was. A kill between two renames leaves new files
-    beside old ones. Raises OutputExistsError, OutputError: as of :func:`staged_file`.
+    beside old ones. Raises OutputExistsError, OutputError: as :func:`staged_file`.
     """
     with ExitStack() as stack:
         outputs = StagedSet(stack)
@@ -214,10 +214,10 @@ def staged_set() -> Iterator[StagedSet]:
             raise
         except OSError as error:
             name = os.fsdecode(error.filename or b"")
-            about = [o.target for o in outputs._outputs if not name or name.startswith(str(o.scratch))]
-            if error.errno is None if about else not name:
+            targets = [o.target for o in outputs._outputs if not name or name.startswith(str(o.scratch))]
+            if error.errno is None if targets else not name:
                 raise
-            where = f"{about[-1]} cannot be written" if about else name  # a temporary file, and no output
+            where = f"{targets[-1]} cannot be written" if targets else name  # a temporary file, and no output
             raise OutputError(f"{where}: {error_text(error)}") from error
         outputs._publish()
 
@@ -228,7 +228,7 @@ def staged_file(
 ) -> Iterator[Path]:
     """A path to write a file to. It becomes ``target`` when the block ends without an exception.
 
-    ``keeps_labels``: what is written has the labels given by hand that are in ``target``, which else stays.
+    ``keeps_labels``: the new file has the labels given by hand of ``target``, which is else not replaced.
     Raises OutputExistsError: ``target`` exists (without ``overwrite``), is one of the ``inputs``, or no regular file.
     OutputError: it cannot be written: full disk, permissions.
     """
@@ -250,7 +250,7 @@ def opened_for_lines(path: AnyPath, mode: int = 0o666) -> int:
 
 
 def append_line(file: int, path: AnyPath, what: Mapping[str, Any]) -> None:
-    """Append an object as a line of JSON to a file descriptor of ``path``, opened with O_APPEND, on the disk at once.
+    """Append an object as a line of JSON to a file descriptor of ``path``, opened with O_APPEND, and sync it.
 
     It is one write, which begins with a line break: half a line of a killed process spoils only itself.
     Raises OutputError: it cannot be written.
@@ -264,7 +264,7 @@ def append_line(file: int, path: AnyPath, what: Mapping[str, Any]) -> None:
 
 
 def write_whole(target: AnyPath, text: str) -> None:
-    """A text file in UTF-8, which replaces one that is there. As :func:`staged_file` otherwise."""
+    """Write a text file in UTF-8, over an existing one. As :func:`staged_file` otherwise."""
     with staged_file(target, overwrite=True) as staged:
         staged.write_text(text, encoding="utf-8")
 
@@ -273,6 +273,8 @@ def write_whole(target: AnyPath, text: str) -> None:
 def staged_directory(
     target: AnyPath, *, overwrite: bool = False, inputs: Paths = (), ours: Names | None = None
 ) -> Iterator[Path]:
-    """As :func:`staged_file`, an empty directory to fill. One with files whose names ``ours`` does not fit stays."""
+    """As :func:`staged_file`, an empty directory to fill. A directory with files whose names
+    ``ours`` does not match is not replaced.
+    """
     with staged_set() as outputs:
         yield outputs.add(target, directory=True, overwrite=overwrite, inputs=inputs, ours=ours)

@@ -1,4 +1,4 @@
-"""What is a caption: one rule for the values that all readers find."""
+"""Captions out of values of any kind: one rule for all readers."""
 
 import ast
 import json
@@ -13,7 +13,7 @@ import pyarrow as pa
 from cleanpairs.core.plain import plain_text
 from cleanpairs.data.columns import USUAL_NAMES
 
-Faults = dict[tuple[int, int], str]  # (row, place in its captions) -> why that is no caption
+Faults = dict[tuple[int, int], str]  # (row, place in its captions) -> why it is unusable
 
 
 def captions_of(value: Any, depth: int = 3) -> list[tuple[str | None, str | None]]:
@@ -25,12 +25,12 @@ def captions_of(value: Any, depth: int = 3) -> list[tuple[str | None, str | None
     if value is None or (isinstance(value, float) and value != value):
         return [(None, None)]
     if isinstance(value, str):
-        spelt = spelt_out(value) if depth == 3 else None
-        if spelt is None:
+        spelled = spelled_out(value) if depth == 3 else None
+        if spelled is None:
             plain = re.sub(r"\s*<(__dj__\w+|\|__dj__eoc\|)>\s*", " ", value).strip() if "__dj__" in value else value
             return [(plain_text(plain), None)]  # data-juicer's marks of images and of ends
-        captions = captions_of(spelt, 2)
-        return [(plain_text(value), captions[0][1])] if isinstance(spelt, dict) and captions[0][1] else captions
+        captions = captions_of(spelled, 2)
+        return [(plain_text(value), captions[0][1])] if isinstance(spelled, dict) and captions[0][1] else captions
     if isinstance(value, list) and depth:
         return [pair for item in value for pair in captions_of(item, depth - 1)] or [(None, None)]
     if isinstance(value, dict):
@@ -47,11 +47,11 @@ def captions_of(value: Any, depth: int = 3) -> list[tuple[str | None, str | None
 
 def is_listed(value: Any) -> bool:
     """Whether a value is a list of captions, or spells one."""
-    return isinstance(value if isinstance(value, list) else spelt_out(value), list)
+    return isinstance(value if isinstance(value, list) else spelled_out(value), list)
 
 
 def caption_cell(value: Any, lists: bool) -> tuple[str | list[str | None] | None, dict[int, str]]:
-    """The captions of a value in a column of texts, or of lists of them, and place -> why that is no caption."""
+    """The captions of a value in a column of texts, or of lists of them, and place -> why one is unusable."""
     captions = captions_of(value)
     faults = {k: why for k, (_, why) in enumerate(captions) if why}
     if lists:
@@ -67,18 +67,18 @@ def caption_column(values: Sequence[Any], lists: bool | None = None) -> tuple[pa
     """
     lists = any(map(is_listed, values)) if lists is None else lists
     cells = [caption_cell(value, lists) for value in values]
-    faults = {(i, k): why for i, (_, spoilt) in enumerate(cells) for k, why in spoilt.items()}
+    faults = {(i, k): why for i, (_, bad) in enumerate(cells) for k, why in bad.items()}
     return pa.array([cell for cell, _ in cells], pa.list_(pa.string()) if lists else pa.string()), faults
 
 
 def caption_field(record: Mapping[str, Any]) -> Any:
     """The first value in an object that holds a caption, by the usual names of its field, else None."""
     values = (record.get(name) for name in USUAL_NAMES["text"])
-    held = (value for value in values if value not in ("", [], {}) and captions_of(value)[0] != (None, None))
-    return next(held, None)
+    captions = (value for value in values if value not in ("", [], {}) and captions_of(value)[0] != (None, None))
+    return next(captions, None)
 
 
-def spelt_out(text: Any) -> list[Any] | dict[str, Any] | None:
+def spelled_out(text: Any) -> list[Any] | dict[str, Any] | None:
     """The list with texts in it, or the object, that a text spells. None where it spells neither."""
     if not (isinstance(text, str) and text[:64].lstrip()[:1] in ("[", "{") and text.rstrip()[-1:] in ("]", "}")):
         return None

@@ -1,4 +1,4 @@
-"""Which column plays which role, by its usual names."""
+"""The role of each column, by its usual names."""
 
 import re
 import shlex
@@ -26,7 +26,7 @@ USUAL_NAMES: dict[str, tuple[str, ...]] = {
     "text_features": tuple(f"{side}_{end}" for end in _VECTORS for side in ("text", "caption", "txt")),
 }  # fmt: skip
 
-TRUTH = ("true_mismatch", "true_key")  # columns of what is known of the pairs
+TRUTH = ("true_mismatch", "true_key")  # columns of the truth
 # A score that the data brings has the role "score:<column>". There may be several.
 SCORE = "score:"
 
@@ -74,14 +74,14 @@ def is_score(name: str, kind: pa.DataType) -> bool:
 
 
 def number_of(value: Any) -> float | None:
-    """A number, also where it is written as text. None where it is none."""
+    """The value as a number, also where it is written as text. None where it is no number."""
     with suppress(ValueError, TypeError, OverflowError):
         return None if isinstance(value, bool) else float(value)
     return None
 
 
 def score_columns(columns: Mapping[str, str]) -> list[str]:
-    """The columns with precomputed scores out of role -> column."""
+    """The columns of precomputed scores, out of role -> column."""
     return [name for role, name in columns.items() if role.startswith(SCORE)]
 
 
@@ -95,7 +95,7 @@ _WANTED = {
 
 
 def _unfit(role: str, schema: pa.Schema) -> str:
-    """Why the first column with a usual name of the role does not have it."""
+    """Why the first column with a usual name of the role is not of its type."""
     unfit = [schema.field(n) for want in USUAL_NAMES[role] for n in schema.names if n.lower() == want]
     return f": {unfit[0].name!r} is {unfit[0].type}, not {_WANTED[role]}" if unfit else ""
 
@@ -143,12 +143,12 @@ def find_columns(schema: pa.Schema, given: Mapping[str, Any], where: str) -> dic
             continue
         exact_first = [sorted((n for n in names if n.lower() == want), key=lambda n: n != want) for want in usual]
         fitting = [name for alike in exact_first for name in alike if _fits(role, schema.field(name).type)]
-        if role == "image":  # pictures before their names, and those of any name before none
+        if role == "image":  # encoded images before paths, and an image of another name before none
             fitting.sort(key=lambda name: is_text(_inner_type(schema.field(name).type)))
             fitting = fitting or [field.name for field in schema if is_image_struct(field.type)]
         roles |= {role: fitting[0]} if fitting else {}
     if given.get("image_column") is not None and "image" in roles:
-        roles.pop("features", None)  # asked for the images, so the vectors beside them are not used
+        roles.pop("features", None)  # the user names the images, so their vectors are not used
     if "text" not in roles and not {"features", "text_features"} <= roles.keys():
         raise DataError(
             f"{where} has no column of captions{_unfit('text', schema)}; name one with --column text=NAME, or bring "

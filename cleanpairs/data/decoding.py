@@ -1,12 +1,12 @@
-"""Encoded images to small arrays, in processes that may die without taking the run along.
+"""Encoded images to small arrays, in processes that may die while the run continues.
 
-A decoder is C code that is fed with whatever the web holds: it may crash, hang, or take more memory than there is. So a
+A decoder is C code, and its input comes from the web: it may crash, hang, or take more memory than there is. So a
 worker process (:func:`serve`) with a limit of memory and of time decodes each image and resizes it. It sends bytes over
 a pipe. Nothing is pickled.
 
-A worker that dies or hangs is replaced, and its image gets one more try. What fails twice is set aside with the reason.
-The results do not depend on the number of workers, to the bit. Where memory is capped no thread is started, and one
-worker at a time is asked.
+A worker that dies or hangs is replaced, and its image gets one more try. An image that fails twice is quarantined with
+the reason. The results do not depend on the number of workers, to the bit. Where memory is capped no thread is started,
+and one worker at a time decodes.
 """
 
 import json
@@ -38,16 +38,16 @@ from cleanpairs.core.registry import load_target
 from cleanpairs.data.images import ImageSource, read_image
 
 MISSING = "there is no image"
-REPLY = struct.Struct("<BB3I")  # 0 an array, 1 a reason. Dimensions and their sizes. Behind it the bytes of either
+REPLY = struct.Struct("<BB3I")  # 0 for an array, 1 for a reason. Number of dimensions, sizes. Then the bytes
 Result = np.ndarray | str  # an array, or why there is none
 
 
 @dataclass(frozen=True)
 class Preparation:
-    """What is made of a decoded image: uint8 of up to three dimensions.
+    """A function of a decoded image, which returns uint8 of up to three dimensions.
 
-    The function ``target``, "module:function", makes it. It is called as ``function(image, **settings)`` with an RGB
-    image of Pillow. The settings can be written as JSON. For ``about`` see :func:`cleanpairs.data.read_image`. While a
+    The ``target`` is "module:function". It is called as ``function(image, **settings)`` with an RGB image of Pillow.
+    The settings can be written as JSON. For ``about`` see :func:`cleanpairs.data.read_image`. While a
     batch is in use, ``prefetch`` more are prepared.
     """
 
@@ -59,7 +59,7 @@ class Preparation:
 
 @dataclass(frozen=True)
 class DecodedBatch:
-    """Images ``start`` on: ``rows`` (k,) int64 that could be decoded, ``arrays`` of them. Of the others why not."""
+    """Images from ``start`` on: ``rows`` (k,) int64 of the decoded ones, their ``arrays``, and why others failed."""
 
     start: int
     size: int
@@ -68,11 +68,11 @@ class DecodedBatch:
     failures: dict[int, str]
 
 
-RGB = Preparation("numpy:asarray", prefetch=0)  # (H, W, 3), in full size: much to send, much to hold
+RGB = Preparation("numpy:asarray", prefetch=0)  # (H, W, 3), in full size: much to send and to keep
 
 
 def workers_for(n: int, each: int = 512, most: int = 8) -> int:
-    """Processes for ``n`` images: CLEANPAIRS_DECODE_WORKERS, else one for ``each`` so many, ``most`` in all."""
+    """Processes for ``n`` images: CLEANPAIRS_DECODE_WORKERS, else one for each ``each`` images, ``most`` in all."""
     workers = limit("decode_workers")
     if workers is not None:
         return int(workers)
@@ -93,7 +93,8 @@ class Decoder(AbstractContextManager["Decoder"]):
         self._all: list[_Worker] = []
         self._closed = False
         self._executor = ThreadPoolExecutor(workers, "decode") if workers and not memory_is_capped() else None
-        self._own: Any = SimpleNamespace() if self._executor is None else threading.local()  # the worker of each thread
+        # It holds the worker of each thread.
+        self._local: Any = SimpleNamespace() if self._executor is None else threading.local()
 
     def __exit__(self, *error: object) -> None:
         """End the processes, at once."""
@@ -103,7 +104,7 @@ class Decoder(AbstractContextManager["Decoder"]):
         if self._executor is not None:
             self._executor.shutdown(cancel_futures=True)
         for worker in self._all:
-            worker.bury()
+            worker.close()
 
     def batches(self, encoded: Iterable[tuple[int, Sequence[bytes | None]]]) -> Iterator[DecodedBatch]:
         """Decode batches of (first row, encoded images, None where there is none), in order."""
@@ -117,7 +118,7 @@ class Decoder(AbstractContextManager["Decoder"]):
             yield _gather(*waiting.popleft())
 
     def _decoded(self, data: bytes | None) -> Result:
-        """What this thread's worker makes of an image. Where it is lost with it, a fresh one."""
+        """Decode an image by this thread's worker. If the worker dies, by a new one."""
         if data is None:
             return MISSING
         if not self.workers:
@@ -130,17 +131,17 @@ class Decoder(AbstractContextManager["Decoder"]):
             if self._closed:
                 break
             try:
-                worker = getattr(self._own, "worker", None) or self._started()
-                self._own.worker = worker
+                worker = getattr(self._local, "worker", None) or self._started()
+                self._local.worker = worker
                 return worker.ask(data, self.seconds)
-            except _LostError as lost:
-                worker.bury()
-                self._own.worker = None
-                why = str(lost)
+            except _LostError as error:
+                worker.close()
+                self._local.worker = None
+                why = str(error)
         return f"the image cannot be decoded: {why}, twice"
 
     def _started(self) -> "_Worker":
-        for again in (True, False):  # one that is killed while it starts is no reason to end the run
+        for again in (True, False):  # one that is killed while it starts does not end the run
             worker = _Worker(self.preparation, self.memory)
             self._all.append(worker)
             if self._closed:
@@ -162,11 +163,11 @@ def _gather(start: int, decoded: Iterable[Result]) -> DecodedBatch:
 
 
 def thumbnails(images: ImageSource, rows: np.ndarray, size: int) -> Iterator[bytes | None]:
-    """A small JPEG of each of the images `rows` (k,), without the original's metadata. None where there is none."""
+    """A small JPEG of each of the images ``rows`` (k,), without the original's metadata. None where there is none."""
     with Decoder(_shrunk(size), workers_for(len(rows))) as decoder:
         for batch in decoder.batches(images.at(rows).iter_encoded(32)):
-            made = dict(zip((batch.rows - batch.start).tolist(), batch.arrays, strict=True))
-            yield from (made[i].tobytes() if i in made else None for i in range(batch.size))
+            jpegs = dict(zip((batch.rows - batch.start).tolist(), batch.arrays, strict=True))
+            yield from (jpegs[i].tobytes() if i in jpegs else None for i in range(batch.size))
 
 
 def thumbnail(data: bytes, size: int) -> bytes | None:
@@ -196,7 +197,7 @@ class _Worker:
     """One process. Used by one thread at a time."""
 
     def __init__(self, preparation: Preparation, memory: int) -> None:
-        self._given = json.dumps({**asdict(preparation), "memory": memory}).encode()
+        self._setup = json.dumps({**asdict(preparation), "memory": memory}).encode()
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         try:
             self._process, self._pipe = children.start_connected(
@@ -210,27 +211,27 @@ class _Worker:
             raise _no_start(str(error)) from error
 
     def start(self, seconds: float = 120.0) -> None:
-        """Tell it what to make of images, and wait until it can, as long as a busy machine may take."""
+        """Send the settings, and wait until the worker is ready, as long as a busy machine may take."""
         try:
-            self.ask(self._given, seconds)
-        except _LostError as lost:
+            self.ask(self._setup, seconds)
+        except _LostError as error:
             self._output.seek(0)
             lines = self._output.read().decode("utf-8", "replace").strip().splitlines()
-            raise _no_start(": ".join([str(lost), *lines[-1:]])) from lost
+            raise _no_start(": ".join([str(error), *lines[-1:]])) from error
 
     def kill(self) -> None:
         with suppress(OSError):
             self._process.kill()
 
-    def bury(self) -> None:
-        """End it, and give back what it holds."""
+    def close(self) -> None:
+        """End the process, and close its files."""
         self.kill()
         self._process.wait()
         self._pipe.close()
         self._output.close()
 
     def ask(self, data: bytes, seconds: float) -> Result:
-        """Of an image an array, or why there is none, within ``seconds``."""
+        """Return the array of an image, or why there is none, within ``seconds``."""
         try:
             self._pipe.send_bytes(data)
             if not self._pipe.poll(seconds):
@@ -247,7 +248,7 @@ class _Worker:
         return np.frombuffer(reply, np.uint8, offset=REPLY.size).reshape(shape[:dimensions])
 
     def _end(self) -> int:
-        """Its exit code. Where it still runs, it is killed."""
+        """Kill the process if it still runs. Return its exit code."""
         with suppress(subprocess.TimeoutExpired):  # its pipe closes a moment before it is gone
             self._process.wait(0.5 if self._process.poll() is None else 0)
         self.kill()
@@ -262,35 +263,35 @@ def _no_start(why: str) -> ResourceError:
 
 
 def prepare(data: bytes, preparation: Preparation) -> np.ndarray:
-    """What is made of one encoded image: uint8, of one to three dimensions. Raises DataError: why there is nothing."""
+    """Decode and prepare one image: uint8, of one to three dimensions. Raises DataError, with the reason."""
     function = load_target(preparation.target)
     image = read_image(data, about=preparation.about)
     try:
         return np.ascontiguousarray(function(image, **preparation.settings), dtype=np.uint8)
     except DataError:
         raise
-    except Exception as error:  # memory that does not suffice, above all: it is this image that is bad, not the run
+    except Exception as error:  # mostly too little memory: this image is bad, and the run continues
         message = ": ".join(filter(None, (type(error).__name__, str(error))))
         raise DataError(f"the image of {image.width}x{image.height} pixels cannot be prepared: {message}") from error
 
 
 def serve() -> None:
     """In a worker: answer until the pipe, whose number is the argument, is closed. First come settings as JSON."""
-    for number in (signal.SIGINT, signal.SIGHUP):  # for the process that asks. It ends this one by itself
+    for number in (signal.SIGINT, signal.SIGHUP):  # for the parent process, which ends this one itself
         signal.signal(number, signal.SIG_IGN)
     pipe: Connection[bytes, bytes] = Connection(int(sys.argv[1]))
-    with suppress(OSError):  # where memory runs out, this process is to go and not the run
+    with suppress(OSError):  # where memory runs out, the system kills this process and not the run
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
-    with suppress(EOFError, OSError):  # the asking process is gone
-        given = json.loads(pipe.recv_bytes())
-        memory, preparation = given.pop("memory"), Preparation(**given)
+    with suppress(EOFError, OSError):  # the parent process has ended
+        setup = json.loads(pipe.recv_bytes())
+        memory, preparation = setup.pop("memory"), Preparation(**setup)
         load_target(preparation.target)
         with suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             hold_memory(memory)
         pipe.send_bytes(_reply(np.zeros(0, np.uint8)))
         null = os.open(os.devnull, os.O_WRONLY)
-        for stream in (1, 2):  # until here it says why it cannot start. From here on only decoders would complain
+        for stream in (1, 2):  # errors of the start were printed. From here on only decoders print
             os.dup2(null, stream)
         while True:
             data = pipe.recv_bytes()

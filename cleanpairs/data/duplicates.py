@@ -1,7 +1,7 @@
-"""Near duplicates: the same picture in another size, quality or format is one image, as the same bytes are.
+"""Near duplicates: the same image in another size, quality or format is one image, as the same bytes are.
 
 Two signatures must agree. Each alone fails on a catalogue, where every shirt lies on white in one pose. The perceptual
-hash sees shapes and no colours. It has 63 signs of the lowest frequencies of a 32 x 32 grey picture (Zauner,
+hash sees shapes and no colours. It has 63 signs of the lowest frequencies of a 32 x 32 grey image (Zauner,
 "Implementation and Benchmarking of Perceptual Image Hash Functions", 2010). The second signature is the means of an
 8 x 8 grid of colours.
 """
@@ -21,13 +21,13 @@ from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.source import cache_dir, read_cached, write_cached
 
 SIGNATURE = Preparation("cleanpairs.data.duplicates:signature", about=128)  # pixels of a side that are enough
-FLAT = 4.0  # standard deviation of the grey picture, of 255: below it the signs are those of noise
+FLAT = 4.0  # standard deviation of the grey image, of 255: below it the signs are those of noise
 
-_known: WeakKeyDictionary[Pairs, tuple[Pairs | None, np.ndarray]] = WeakKeyDictionary()
+_groupings: WeakKeyDictionary[Pairs, tuple[Pairs | None, np.ndarray]] = WeakKeyDictionary()
 
 
 def signature(image: Any) -> np.ndarray:
-    """(201,) uint8 of a decoded image: the hash (8), the colours (192), and whether the picture has any shape."""
+    """(201,) uint8 of a decoded image: the hash (8), the colours (192), and whether the image has any shape."""
     from PIL import Image
     from scipy.fft import dctn
 
@@ -66,10 +66,10 @@ def near_duplicate_groups(signatures: np.ndarray, *, most_bits: int = 6, most_co
     index.nflip = most_bits // 4
     index.add(codes)
     edges = []
-    for asking, near in _links(index, codes, most_bits, at_once=16):  # few: thousands may share a hash
-        apart = np.linalg.norm(colours[asking] - colours[near], axis=1)
-        alike = apart <= most_colour * np.minimum(contrast[asking], contrast[near])
-        edges.append(np.stack([asking, near])[:, alike])
+    for source, near in _links(index, codes, most_bits, at_once=16):  # few: thousands may share a hash
+        distance = np.linalg.norm(colours[source] - colours[near], axis=1)
+        alike = distance <= most_colour * np.minimum(contrast[source], contrast[near])
+        edges.append(np.stack([source, near])[:, alike])
     group[rows] = rows[_first_linked(edges, len(codes), inverse)]
     return group
 
@@ -86,15 +86,15 @@ def _first_linked(edges: Iterable[np.ndarray], count: int, code: np.ndarray) -> 
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
-    asking, near = np.concatenate([np.empty((2, 0), np.int64), *edges], axis=1)
-    graph = coo_array((np.ones(len(near), bool), (asking, near)), shape=(count, count))
+    source, near = np.concatenate([np.empty((2, 0), np.int64), *edges], axis=1)
+    graph = coo_array((np.ones(len(near), bool), (source, near)), shape=(count, count))
     label = connected_components(graph, directed=False)[1][code]
     _, first = np.unique(label, return_index=True)
     return np.asarray(first[label])
 
 
 class VectorSigns:
-    """256 signs of vectors, by which near duplicates are told where there are no pictures."""
+    """256 signs of vectors, by which near duplicates are found where there are no encoded images."""
 
     def __init__(self) -> None:
         self.mean: np.ndarray | None = None
@@ -117,7 +117,7 @@ def near_vector_groups(signs: np.ndarray, most_bits: int = 28) -> np.ndarray:
     import faiss
 
     distinct, inverse = np.unique(signs, axis=0, return_inverse=True)
-    # How many, and bits of each: linked ones have one in common.
+    # Number of hashes, and bits of each: linked vectors share one.
     parts = (21, 12) if len(distinct) <= 50_000 else (16, 16)
     index = faiss.IndexBinaryMultiHash(256, *parts)
     index.add(np.ascontiguousarray(distinct))
@@ -148,7 +148,7 @@ def group_near_duplicates(pairs: Pairs) -> Pairs:
 
 
 def flat_images(pairs: Pairs) -> np.ndarray:
-    """Rows (k,) of the pictures of one colour, or that cannot be decoded. None where there are no pictures."""
+    """Rows (k,) of the images of one colour, or that cannot be decoded. Empty where none can be decoded."""
     flat = _grouped(pairs)[1]
     present = flat[:, 200] > 0
     spread = flat[:, 8:200].reshape(-1, 64, 3).std(axis=1).max(axis=1, initial=0)  # grey alone takes red for green
@@ -156,16 +156,16 @@ def flat_images(pairs: Pairs) -> np.ndarray:
 
 
 def _grouped(pairs: Pairs) -> tuple[Pairs | None, np.ndarray]:
-    if pairs not in _known:
-        signatures, grouped = _cached(pairs), None  # not the pairs themselves: what is known of them would keep them
+    if pairs not in _groupings:
+        signatures, grouped = _cached(pairs), None  # None, not the pairs themselves: the cache would keep them
         if signatures[:, 200].any():
             grouped = replace(pairs, image_group=pairs.image_group[near_duplicate_groups(signatures)])
-        _known[pairs] = grouped, signatures
-    return _known[pairs]
+        _groupings[pairs] = grouped, signatures
+    return _groupings[pairs]
 
 
 def _cached(pairs: Pairs) -> np.ndarray:
-    vectors = pairs.images.kind == "features"  # whose groups tell nothing of their images
+    vectors = pairs.images.kind == "features"  # whose groups are not those of their encoded images
     if pairs.images.in_memory or (vectors and pairs.source.kind == "memory"):
         return image_signatures(pairs.images)
     version = 3  # of the signatures

@@ -1,8 +1,8 @@
-"""Plain filters: pairs that no model has to be asked about, since their image or their caption says nothing.
+"""Plain filters: they find pairs without a model, whose image or caption says nothing.
 
 Practice of cleanvision (odd sizes, odd aspect ratios, low information) and data-juicer (filters of text and images),
-with their defaults where those suit captions. A property that most of a corpus has is what the corpus is like: there
-the filter sets nothing aside.
+with their defaults where those suit captions. A property of most of a corpus is no
+fault: there the filter quarantines nothing.
 """
 
 import re
@@ -23,14 +23,14 @@ from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.readers import load_pairs
 
 PREFIX = "filter "
-MAIN_SCRIPT = 0.8  # of the captions, where those in another script are rare enough to say something
+MAIN_SCRIPT = 0.8  # share of the captions above which another script is suspicious
 
 _LETTER = re.compile(r"[^\W\d_]")
 
 
 @dataclass(frozen=True)
 class Filter:
-    """What is set aside, and why. ``always``: unless it is told not to be. What each is after: docs/inputs.md."""
+    """A rule that quarantines pairs. ``always``: it is on by default. docs/inputs.md describes each."""
 
     reason: str
     setting: float | None
@@ -40,7 +40,7 @@ class Filter:
 
 def chosen_filters(drop: str) -> dict[str, float]:
     """Name -> setting of the filters that ``drop`` asks for: names, perhaps with ``=NUMBER``, with commas between them,
-    ``all``, or ``none`` of those that are always there. Raises ConfigError: no such filter, or no such setting.
+    ``all``, or ``none`` of those that are on by default. Raises ConfigError: no such filter, or no such setting.
     """
     if not isinstance(drop, str):
         raise ConfigError(f"drop must be names of filters with commas between them, found {drop!r}")
@@ -64,11 +64,11 @@ def chosen_filters(drop: str) -> dict[str, float]:
 
 
 def filter_reasons(pairs: Any, drop: str = "all", *, pictures: bool = True) -> dict[int, str]:
-    """Why filters set pairs aside: pair_id -> a reason that begins with :data:`PREFIX`, of the first filter that does.
-    Nothing by one that finds more than half of the pairs.
+    """Why filters quarantine pairs: pair_id -> a reason that begins with :data:`PREFIX`, of the first such filter.
+    A filter that finds more than half of the pairs quarantines none.
 
     - ``pairs``: as :func:`cleanpairs.load_pairs` takes them
-    - ``pictures``: whether they may be decoded, as ``blank`` asks
+    - ``pictures``: whether images may be decoded, for ``blank``
     """
     pairs, reasons = load_pairs(pairs), dict[int, str]()
     for name, setting in chosen_filters(drop).items():
@@ -79,7 +79,7 @@ def filter_reasons(pairs: Any, drop: str = "all", *, pictures: bool = True) -> d
 
 
 def is_usual(rows: np.ndarray, pairs: Pairs) -> bool:
-    """Whether a filter finds more than half of the pairs, so that it is no reason to set any aside."""
+    """Whether a filter finds more than half of the pairs, so that it quarantines none."""
     return 2 * len(rows) > len(pairs)
 
 
@@ -93,7 +93,7 @@ def _blank(pairs: Pairs, _: float) -> np.ndarray:
 
 
 def _by_sides(odd: Callable[[np.ndarray, np.ndarray, float], np.ndarray]) -> Callable[[Pairs, float], np.ndarray]:
-    """By the shorter and the longer side (M,) in pixels, as the images' headers have them, NaN where there is none."""
+    """Find pairs by the shorter and the longer side (M,) of images in pixels, by their headers, or NaN."""
 
     def find(pairs: Pairs, setting: float) -> np.ndarray:
         sides = np.full((len(pairs.images), 2), np.nan)
@@ -138,7 +138,7 @@ def _is_mojibake(caption: str, _: float) -> bool:
 
 
 def _repeated(pairs: Pairs, share: float) -> np.ndarray:
-    """Pairs whose caption stands at a ``share`` of all images, and at six times as many as 19 of 20 captions do.
+    """Pairs whose caption is that of a ``share`` of all images, and of six times as many as for 19 of 20 captions.
 
     Product titles repeat smoothly: many of them occur several times. Boilerplate is few captions that stand out.
     """
@@ -151,7 +151,7 @@ def _repeated(pairs: Pairs, share: float) -> np.ndarray:
 
 
 def other_scripts(captions: Sequence[str], least: float = MAIN_SCRIPT) -> Iterator[tuple[int, float, str]]:
-    """Captions in another script than a share ``least`` of all: which, the share of its letters, what to say."""
+    """Captions in another script than a share ``least`` of all: number, share of its letters, and a reason."""
     scripts = [_script(caption or "") for caption in captions]
     counts = Counter(script for script, _ in scripts if script)
     main, n = counts.most_common(1)[0] if counts else ("", 0)

@@ -1,4 +1,4 @@
-"""What is never written: the inputs of a command, the folders that they lie in, and what a person has made by hand.
+"""Refuses to write over the inputs of a command, the folders of their files, and labels given by hand.
 
 An output is renamed into place, so an input is lost where the output is it, holds it, or lies among the files that it
 is read from. Links are followed on both sides, and files are compared by device and inode as well as by name.
@@ -27,7 +27,7 @@ Kept = Callable[[Path], bool]
 class Input:
     """A file, a directory, or several files by a glob or by braces.
 
-    In a directory the paths that belong to the input are those that ``keeps`` says, relative to it. With ``deep`` it is
+    In a directory ``keeps`` says of a relative path whether it belongs to the input. With ``deep`` the directory is
     searched for links that lead out of it.
     """
 
@@ -37,7 +37,7 @@ class Input:
 
 
 def data_inputs(data: object, options: Mapping[str, object] | None) -> Iterator[Input]:
-    """What :func:`cleanpairs.load_pairs` reads of ``data`` with ``options``, also the images that a table may name."""
+    """All inputs of :func:`cleanpairs.load_pairs` for ``data`` and ``options``, also images that a table may name."""
     options = options or {}
     named = data, options.get("text_vectors"), options.get("captions")  # a column's name is no path
     paths = [os.fspath(p) for p in named if isinstance(p, str | os.PathLike) and "://" not in os.fspath(p)]
@@ -61,11 +61,11 @@ def refuse_inputs(outputs: Iterable[PathLike], inputs: Iterable[PathLike | Input
 
 
 def _conflicts(written: dict[Path, set[Path]], given: Input) -> Iterator[tuple[Path, str, str]]:
-    """Outputs, what they are to the input, and its name. Of an output also the spellings are given."""
+    """Outputs that conflict with an input, how, and its name. ``written``: output -> its spellings."""
     name = os.fspath(given.path)
     pattern = re.sub(r"\{[^{}/]*\}", "*", name)  # 00000..00012 and a,b
     paths: Iterable[str] = [name] if os.path.lexists(name) else ()
-    if not paths and glob.has_magic(pattern):  # else there is no such input, or it is the name of something else
+    if not paths and glob.has_magic(pattern):  # else there is no such input, or it is no path
         paths, whole = glob.iglob(pattern, recursive=True), _real(pattern)
         for output, spelled in written.items():
             alike = (path for path in spelled if "**" in whole.parts or len(path.parts) == len(whole.parts))
@@ -87,7 +87,7 @@ def _conflicts(written: dict[Path, set[Path]], given: Input) -> Iterator[tuple[P
 
 
 def _links(written: dict[Path, set[Path]], folder: str) -> Iterator[tuple[Path, str]]:
-    """Outputs to which an entry of a directory leads: by another name, or by a link to them, into or around them."""
+    """Outputs to which an entry of a directory leads: a hard link, or a link to them, into or around them."""
     inodes = {os.stat(output).st_ino: output for output in written if os.path.exists(output)}
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
@@ -103,7 +103,7 @@ def _links(written: dict[Path, set[Path]], folder: str) -> Iterator[tuple[Path, 
 
 
 def same_file(a: PathLike, b: PathLike) -> bool:
-    """Whether both are there, and one and the same."""
+    """Whether both exist, and are the same file."""
     with suppress(OSError):
         return os.path.samefile(a, b)  # through links and mounts as well
     return False
@@ -121,11 +121,11 @@ def _real(path: PathLike) -> Path:
 
 
 def require_own_file(path: Path, is_ours: Kept, kind: str) -> None:
-    """OutputExistsError where a file beside an output, which nobody has named, is there and is not ours."""
-    missing = not path.is_file()
-    with suppress(Exception):  # what cannot be read is not ours, whatever says so
-        missing = missing or is_ours(path)
-    if not missing:
+    """Raise OutputExistsError where ``path``, which the user has not named, exists and is not ours."""
+    replaceable = not path.is_file()
+    with suppress(Exception):  # what cannot be read is not ours, whatever the error
+        replaceable = replaceable or is_ours(path)
+    if not replaceable:
         raise OutputExistsError(
             f"{path} exists and is no {kind}: it would be replaced by one; move it away, or name another output"
         )
@@ -163,11 +163,11 @@ def refuse_labels(path: Path) -> None:
 
 
 def _labels_in(file: Path) -> int:
-    """How many labels a CSV holds. What is damaged counts as one. None in other files."""
-    given = 0
+    """The number of labels in a CSV. A damaged row counts as one. Other files have 0."""
+    count = 0
     try:
         for _, row in label_rows(file, ("pair_id", "matched"), errors="replace"):
-            given += bool(row["matched"])
+            count += bool(row["matched"])
     except DataError as error:
-        given += isinstance(error.__cause__, csv.Error)
-    return given
+        count += isinstance(error.__cause__, csv.Error)
+    return count

@@ -1,4 +1,4 @@
-"""Which column names the images, and the folder that its paths are relative to."""
+"""Finds the column that names the images, and the folder of its paths."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -14,13 +14,13 @@ from cleanpairs.core.recipe import DataOptions
 from cleanpairs.data.columns import USUAL_NAMES, find_columns, is_text
 from cleanpairs.data.images import embedded, resolve_path
 
-LOOK_AT = 100  # images of which one at least must be there
+LOOK_AT = 100  # images, of which at least one must exist
 
 
 def with_images(schema: pa.Schema, column: Callable[[str], list[Any]], file: Path, request: DataOptions) -> DataOptions:
-    """The request with the folder of the images, and with the first column of which some are there.
+    """The request with the folder of the images, and with the first column that names existing ones.
 
-    ``column``: the values of a column of ``schema``, the first rows at least. Raises DataError: no image is there.
+    ``column``: the values of a column of ``schema``, the first rows at least. Raises DataError: no image exists.
     """
 
     def usual(role: str) -> list[str]:
@@ -35,19 +35,19 @@ def with_images(schema: pa.Schema, column: Callable[[str], list[Any]], file: Pat
             return request
         names = [name] if request.image_column or "features" in roles else list(dict.fromkeys([name, *usual("image")]))
         names.sort(key=lambda other: "://" in next(filter(None, column(other)), "://"))  # addresses last
-    except DataError as error:  # a column of names may be one of keys
+    except DataError as error:  # the names may be in a column of keys
         name, names, missing = None, [] if request.image_column else usual("key"), error
     for other in names:
         try:
-            root = found_root(column(other), file, request.image_root)
+            root = find_root(column(other), file, request.image_root)
             return replace(request, image_root=root, image_column=request.image_column if other == name else other)
         except DataError as error:
             missing = missing or error
     raise missing or DataError(f"{file} has no column of images")
 
 
-def found_root(paths: Sequence[Any], file: Path, given: str | None, also: Sequence[Path] = ()) -> str:
-    """The folder that image ``paths`` are relative to: ``given``, or the first of the usual ones that has some."""
+def find_root(paths: Sequence[Any], file: Path, given: str | None, also: Sequence[Path] = ()) -> str:
+    """The folder that image ``paths`` are relative to: ``given``, or the first usual one with some of them."""
     first = [path for path in paths[:LOOK_AT] if path]
     if given is not None:
         folders, siblings = [Path(given).absolute()], []
@@ -56,9 +56,9 @@ def found_root(paths: Sequence[Any], file: Path, given: str | None, also: Sequen
         folders = [p for p in [*(file.parent / name for name in usual), *also] if p.is_dir()]
         siblings = sorted(p for p in file.parent.glob("[!.]*") if p.is_dir() and p not in folders) if first else []
     for folder in folders:
-        if not first or any(_is_there(path, folder, file.parent) for path in first):
+        if not first or any(_exists(path, folder, file.parent) for path in first):
             return str(folder)
-    counts = Counter({folder: sum(_is_there(path, folder) for path in first) for folder in siblings})
+    counts = Counter({folder: sum(_exists(path, folder) for path in first) for folder in siblings})
     best = [folder for folder, count in counts.items() if count and count == max(counts.values())]
     if len(best) == 1:
         return str(best[0])
@@ -66,10 +66,10 @@ def found_root(paths: Sequence[Any], file: Path, given: str | None, also: Sequen
         remedy = f"as many are in {best[0]} as in {best[1]}: name their folder with --image-root"
     elif "://" in first[0]:
         remedy = "they are URLs: download them by img2dataset"
-    elif links := _link(first[0], folders[0]):
+    elif links := _link_remedy(first[0], folders[0]):
         remedy = links
     else:
-        above = [p for p in (Path.cwd(), *file.parent.parents) if _is_there(first[0], p)]
+        above = [p for p in (Path.cwd(), *file.parent.parents) if _exists(first[0], p)]
         remedy = f"name their folder with --image-root{f' {above[0]}' if above else ''}"
     raise DataError(
         f"none of the first {len(first)} images that {file} names is in {folders[0]} (the first: "
@@ -77,14 +77,14 @@ def found_root(paths: Sequence[Any], file: Path, given: str | None, also: Sequen
     )
 
 
-def _is_there(path: str, folder: Path, table_folder: Path | None = None) -> bool:
+def _exists(path: str, folder: Path, table_folder: Path | None = None) -> bool:
     with suppress(DataError, OSError):
         return embedded(path) is not None or resolve_path(path, folder, table_folder).is_file()
     return False
 
 
-def _link(path: str, folder: Path) -> str:
-    """What to do about an image that is a link out of the folder. Empty where it is none."""
+def _link_remedy(path: str, folder: Path) -> str:
+    """The remedy for an image that is a link out of the folder. Empty where it is no such link."""
     try:
         resolve_path(path, folder)
     except DataError as error:

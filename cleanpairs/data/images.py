@@ -30,8 +30,8 @@ class ImageSource:
     """M images: vectors (M, R, D), perhaps memory-mapped (``kind`` "features"), encoded images ("bytes"), or both.
 
     When encoded images are needed, ``read(rows)`` fetches them, None where there is none. All of them come from
-    ``stream(batch_size)``, with the first row of each batch. ``in_memory``: no file holds them, so none keeps what is
-    made of them.
+    ``stream(batch_size)``, with the first row of each batch. ``in_memory``: no file holds them, so nothing
+    computed from them is cached on disk.
     """
 
     in_memory = False
@@ -51,7 +51,7 @@ class ImageSource:
         return self._n
 
     def with_vectors(self, vectors: np.ndarray) -> "ImageSource":
-        """The same images with vectors (M, R, D) before them."""
+        """The same images with vectors (M, R, D), which are used before them."""
         return ImageSource(len(vectors), self._read, self._stream, vectors)
 
     def iter_encoded(self, batch_size: int) -> Iterator[tuple[int, list[bytes | None]]]:
@@ -67,7 +67,7 @@ class ImageSource:
 
     def at(self, rows: np.ndarray) -> "ImageSource":
         """The encoded images ``rows`` (k,), numbered from 0."""
-        return ImageSource(len(rows), lambda some: self.read(rows[some].tolist()))
+        return ImageSource(len(rows), lambda indices: self.read(rows[indices].tolist()))
 
     def hashes(self) -> np.ndarray:
         """Content hashes (M,) int64 of the encoded images, 0 where there is none. They are read once."""
@@ -79,7 +79,7 @@ class ImageSource:
 
     @property
     def has_encoded(self) -> bool:
-        """Whether there is an encoded image, which is looked for batch by batch."""
+        """Whether there is an encoded image. Batches are read until one has."""
         return any(data is not None for _, chunk in self.iter_encoded(64) for data in chunk)
 
     def array(self) -> np.ndarray | None:
@@ -101,8 +101,8 @@ def _at(images: Sequence[bytes | None], rows: Sequence[int]) -> list[bytes | Non
 def resolve_path(path: str, root: Path, table_folder: Path | None = None) -> Path:
     """The file of an image path under ``root``. Raises DataError: a URL, or a path (or a link) that leaves ``root``.
 
-    Where the path names no file, it may be relative to the ``table_folder``, below ``root``, else what is
-    meant is looked for: see :func:`_meant`.
+    Where the path names no file, it may be relative to the ``table_folder``, below ``root``, or one of the paths of
+    :func:`_candidate_paths`.
     """
     if path[:5].lower() == "file:":
         path = unquote(urlsplit(path).path)
@@ -112,7 +112,7 @@ def resolve_path(path: str, root: Path, table_folder: Path | None = None) -> Pat
         base = root.resolve()
         file = (base / path).resolve()
         if not os.path.exists(file):
-            ends = (base / meant for meant in _candidate_paths(path, base))
+            ends = (base / end for end in _candidate_paths(path, base))
             for end in ends if table_folder is None else chain([table_folder / path], ends):
                 if end.is_file() and (resolved := end.resolve()).is_relative_to(base):
                     return resolved
@@ -127,7 +127,7 @@ def resolve_path(path: str, root: Path, table_folder: Path | None = None) -> Pat
 
 
 def _candidate_paths(path: str, base: Path) -> Iterator[str]:
-    """Paths that ``path`` may mean: the first of ``a.jpg|b.jpg``, ``a.jpg`` for ``a.jpg#0``, ``12.jpg`` for ``12``. Of
+    """Paths that ``path`` can mean: the first of ``a.jpg|b.jpg``, ``a.jpg`` for ``a.jpg#0``, ``12.jpg`` for ``12``. Of
     an absolute path, a Windows path, or one whose first folder is not below ``base``: its ends, the longest first.
     """
     plain = re.sub(r"#\d+$", "", path.partition("|")[0].strip())
@@ -142,7 +142,7 @@ def _candidate_paths(path: str, base: Path) -> Iterator[str]:
 
 
 def image_cells(column: pa.Array) -> list[Any]:
-    """The cells of an Arrow column of images. A path that is not UTF-8 comes as Python names such files."""
+    """The cells of an Arrow column of images. A path that is not UTF-8 is decoded as Python decodes file names."""
     try:
         return list(column.to_pylist())
     except UnicodeDecodeError:
@@ -200,25 +200,25 @@ def named_file(value: Any) -> str | None:
     return value if isinstance(value, str) and value and embedded(value) is None else None
 
 
-def meant_twice(named: Mapping[int, tuple[str, str]], root: str | None) -> dict[int, str]:
-    """Row -> why it is unusable: its path is not there, ends in the name of a file, and another path means it too.
+def ambiguous_paths(named: Mapping[int, tuple[str, str]], root: str | None) -> dict[int, str]:
+    """Row -> why it is unusable: its path does not exist, a file has its last part, and another path means that too.
 
     ``named``: row -> the path of its image, and the folder of the table that names it. ``root`` as of
     :func:`resolve_path`, None for that folder.
     """
 
-    def there(path: str, folder: str) -> str | None:
+    def existing(path: str, folder: str) -> str | None:
         places = (os.path.join(base, path) for base in (root or folder, folder))
         return next((place for place in places if "\0" not in path and os.path.exists(place)), None)
 
-    places = {each: there(*each) for each in set(named.values())}
+    places = {each: existing(*each) for each in set(named.values())}
     if all(places.values()):
         return {}
-    paths: dict[str, set[str]] = {}  # file -> all that means it
+    paths: dict[str, set[str]] = {}  # file -> all paths for it
     guessed: dict[tuple[str, str], str] = {}
     for (path, folder), place in places.items():
         plain = path if place else re.sub(r"#\d+$|\|.*", "", path)
-        place = place or there(plain, folder)
+        place = place or existing(plain, folder)
         with suppress(DataError):
             file = os.path.realpath(place or resolve_path(plain, Path(root or folder), Path(folder)))
             paths.setdefault(file, set()).add(plain)
@@ -232,7 +232,7 @@ def meant_twice(named: Mapping[int, tuple[str, str]], root: str | None) -> dict[
 
 
 def embedded(text: str) -> bytes | None:
-    """The image that a text holds, as base64 or as a data URL of it. None where it holds none."""
+    """The image that a text holds, as base64 or as a data URL. None where it holds none."""
     head, comma, data = text.partition(",")
     if not (comma and head.lower().startswith("data:") and head.lower().endswith(";base64")):
         if len(text) < 100 or not text.startswith(("/9j/", "iVBORw0KGgo", "UklGR", "R0lGOD", "Qk", "SUkq", "TU0AK")):
@@ -246,9 +246,9 @@ def embedded(text: str) -> bytes | None:
 def vector_groups(array: np.ndarray) -> np.ndarray:
     """Content hash (M,) int64 of each image's vectors, as float32: the same in every precision that holds them."""
     groups = np.empty(len(array), dtype=np.int64)
-    for some in blocks(len(array), 1024):
-        block = np.ascontiguousarray(array[some], dtype=np.float32)
-        groups[some] = [content_hash(row.data) for row in block.reshape(len(block), -1).view(np.uint8)]
+    for rows in blocks(len(array), 1024):
+        block = np.ascontiguousarray(array[rows], dtype=np.float32)
+        groups[rows] = [content_hash(row.data) for row in block.reshape(len(block), -1).view(np.uint8)]
     return groups
 
 
@@ -256,23 +256,23 @@ def largest_numbers(array: np.ndarray) -> np.ndarray:
     """The largest number (n,), without its sign, of each of n vectors, or of its regions, (n, ...). NaN stays."""
     axes, size = tuple(range(1, array.ndim)), np.empty(len(array))
     with np.errstate(invalid="ignore"):
-        for some in blocks(len(array), 1024):
-            block = array[some]
-            if array.dtype == np.float16:  # they compare slowly. Their bits, but for the sign, have the same order
-                size[some] = (block.view(np.uint16) & 0x7FFF).max(axis=axes).view(np.float16)
+        for rows in blocks(len(array), 1024):
+            block = array[rows]
+            if array.dtype == np.float16:  # comparing them is slow. Their bits without the sign have the same order
+                size[rows] = (block.view(np.uint16) & 0x7FFF).max(axis=axes).view(np.float16)
             else:
                 block = block.astype(np.promote_types(array.dtype, np.float32), copy=False)
-                size[some] = np.maximum(block.max(axis=axes), -block.min(axis=axes))
+                size[rows] = np.maximum(block.max(axis=axes), -block.min(axis=axes))
     return size
 
 
 def comparable_vectors(array: np.ndarray, what: str = "vector") -> tuple[np.ndarray, dict[int, str]]:
     """Vectors, or regions, (n, ...), zero where one is not finite, and row -> why it cannot be compared.
 
-    ``what``: how they are called.
+    ``what``: their name in the reasons.
     """
     size = largest_numbers(array)
-    kinds = {"is zero": size < 1e-18, NOT_FINITE: ~np.isfinite(size)}  # the square of 1e-18 is none in float32
+    kinds = {"is zero": size < 1e-18, NOT_FINITE: ~np.isfinite(size)}  # the square of 1e-18 is 0 in float32
     if kinds[NOT_FINITE].any():
         array = np.array(array)
         array[kinds[NOT_FINITE]] = 0
@@ -280,7 +280,7 @@ def comparable_vectors(array: np.ndarray, what: str = "vector") -> tuple[np.ndar
 
 
 def without_outliers(array: np.ndarray, what: str = "vector") -> tuple[np.ndarray, dict[int, str]]:
-    """As :func:`comparable_vectors`, zero where one is far larger than most: it would move the mean of all."""
+    """As :func:`comparable_vectors`, zero where one is far larger than most, as it would move the mean of all."""
     size = largest_numbers(array)
     far = size > 100 * np.median(size[size > 0]) if (size > 0).any() else np.zeros(len(size), bool)
     if far.any():
@@ -295,7 +295,7 @@ def read_image(data: bytes, *, about: int | None = None) -> Any:
     It is JPEG, PNG, WebP, GIF (first frame), BMP, TIFF or AVIF. A side of ``about`` pixels is enough, so a JPEG is
     decoded at an eighth, a quarter or half of its size. Gray of more than 8 bits is scaled by its range.
 
-    Raises DataError: the image cannot be decoded, whole, within the limits. With the reason.
+    Raises DataError, with the reason: the image cannot be decoded, whole, within the limits.
     """
     from PIL import Image, ImageOps, UnidentifiedImageError
 
@@ -314,7 +314,7 @@ def read_image(data: bytes, *, about: int | None = None) -> Any:
                 image.draft(None, (about, about))
             deep, tags = any(";16" in str(tile) for tile in image.tile), getattr(image, "tag_v2", {})
             image.load()
-            with suppress(Exception):  # its pixels are whole: a broken note on how it was held does not cost the row
+            with suppress(Exception):  # the pixels are whole: a broken note of the orientation is no fault
                 image = ImageOps.exif_transpose(image)
             if image.mode.startswith("I") or image.mode == "F":
                 image = Image.fromarray(_eight_bits(np.asarray(image), tags))
@@ -327,7 +327,7 @@ def read_image(data: bytes, *, about: int | None = None) -> Any:
             return image.convert("RGB")
     except DataError:
         raise
-    except Exception as error:  # Pillow's decoders raise anything. Whatever it is, this row is bad and no more
+    except Exception as error:  # Pillow's decoders raise anything. Only this row is bad
         text = error_text(error)
         if isinstance(error, UnidentifiedImageError):
             text = f"no known image format{_what_else(data[:512].lower())}"
@@ -335,7 +335,7 @@ def read_image(data: bytes, *, about: int | None = None) -> Any:
 
 
 def _what_else(data: bytes) -> str:
-    """What bytes in small letters, which are no image of ours, seem to be."""
+    """What ``data``, in small letters and no supported image, seems to be."""
     kinds = {
         b"git-lfs.github.com": "a pointer of Git LFS; run git lfs pull", b"<html": "a web page",
         b"<!doctype html": "a web page", b"<svg": "SVG", b"%pdf": "PDF", b"ftyphei": "HEIC", b"ftypmif1": "HEIC",
@@ -348,7 +348,7 @@ def _eight_bits(values: np.ndarray, tags: Mapping[int, Any]) -> np.ndarray:
     """Gray values (H, W) of more than 8 bits as uint8, by the range that they take. ``tags``: those of a TIFF."""
     bits_per_sample, photometric, sample_format = tags.get(258), tags.get(262), tags.get(339, (1,))
     if bits_per_sample == (32,) and sample_format == (1,):
-        values = values.view(np.uint32)  # Pillow takes them for signed
+        values = values.view(np.uint32)  # Pillow reads them as signed
     if not np.isfinite(values).all():
         raise DataError("the image has pixels that are not finite")
     low, high = min(float(values.min()), 0.0), float(values.max())
@@ -385,7 +385,7 @@ def image_header(content: bytes) -> tuple[str, int, int] | None:
 
 
 def rows_by_file(counts: Sequence[int], rows: Sequence[int] | np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
-    """Of files with so many rows, those with any of ``rows`` (k,): number, first row, and the rows in it, rising."""
+    """The files that have any of ``rows`` (k,), by their ``counts``: number, first row, and the rows in it, rising."""
     starts = np.cumsum([0, *counts])
     wanted = np.unique(np.asarray(rows, np.int64))
     for number, (a, b) in enumerate(pairwise(np.searchsorted(wanted, starts).tolist())):

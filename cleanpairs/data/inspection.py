@@ -1,4 +1,4 @@
-"""What an input is, seen before anything is done with it: what ``cleanpairs inspect`` prints."""
+"""A description of an input before it is used, as ``cleanpairs inspect`` prints it."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,10 +14,10 @@ from cleanpairs.data.images import image_header
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.readers import iter_tables
 
-Found = dict[str, Any]
+Facts = dict[str, Any]
 
 
-def inspect_pairs(pairs: Pairs, *, rows: int = 5, decode: str = "sample", filters: str | None = None) -> Found:
+def inspect_pairs(pairs: Pairs, *, rows: int = 5, decode: str = "sample", filters: str | None = None) -> Facts:
     """Look at an input, and show ``rows`` pairs.
 
     By ``decode`` {"all", "sample", "none"} all images are decoded, 1,000 spread evenly, or none. The ``filters`` of
@@ -25,7 +25,7 @@ def inspect_pairs(pairs: Pairs, *, rows: int = 5, decode: str = "sample", filter
 
     Returns a dict, among others with:
 
-    - ``files``, ``bytes``: of what is read as the table
+    - ``files``, ``bytes``: of the table
     - ``distinct_images``: by bytes, or vectors
     - ``distinct_captions``: by normalised text
     - ``duplicate_pairs``: those that repeat another in both
@@ -68,18 +68,18 @@ def inspect_pairs(pairs: Pairs, *, rows: int = 5, decode: str = "sample", filter
     }
 
 
-def _counted(pairs: Pairs, drop: str) -> Iterator[Found]:
+def _counted(pairs: Pairs, drop: str) -> Iterator[Facts]:
     for name, setting in chosen_filters(drop).items():
         entry = FILTERS[name]
-        found = entry.find(pairs, setting)
-        rows = [i for i in found.tolist() if i not in pairs.reasons]
+        pair_ids = entry.find(pairs, setting)
+        rows = [i for i in pair_ids.tolist() if i not in pairs.reasons]
         first = rows[0] if rows else None
         yield {
             "filter": name,
             "pairs": len(rows),
             "reason": entry.reason.format(setting),
             "always": entry.always,
-            "too_many": is_usual(found, pairs),
+            "too_many": is_usual(pair_ids, pairs),
             "pair_id": first,
             "key": None if first is None else pairs.keys[first],
         }
@@ -89,14 +89,14 @@ def _shape(array: np.ndarray) -> str:
     return f"{' x '.join(map(str, array.shape[1:]))} {array.dtype.newbyteorder('=')}"
 
 
-def _quantiles(values: np.ndarray) -> Found:
+def _quantiles(values: np.ndarray) -> Facts:
     finite = values[np.isfinite(values)].astype(np.float64)
     at = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
     quantiles = np.quantile(finite, at).tolist() if len(finite) else [None] * len(at)
     return {"known": len(finite), "quantiles": dict(zip(map(str, at), quantiles, strict=True))}
 
 
-def _first(pairs: Pairs, rows: int) -> Iterator[Found]:
+def _first(pairs: Pairs, rows: int) -> Iterator[Facts]:
     n = min(rows, len(pairs))
     array = pairs.images.array()
     contents = pairs.images.read(pairs.image_index[:n].tolist()) if n else []
@@ -110,12 +110,12 @@ def _first(pairs: Pairs, rows: int) -> Iterator[Found]:
 
 
 def size_of(image: Any) -> np.ndarray:
-    """Width and height of a decoded image, as the eight bytes of two numbers."""
+    """Width and height of a decoded image, as the eight bytes of two uint32."""
     return np.array([image.width, image.height], np.uint32).view(np.uint8)
 
 
-def _decoded(pairs: Pairs, decode: str, sample: int = 1000) -> Found | None:
-    """Really decode images of pairs that are not set aside already: all that are asked for, or a ``sample``."""
+def _decoded(pairs: Pairs, decode: str, sample: int = 1000) -> Facts | None:
+    """Decode images of pairs that are not quarantined: all or a ``sample``, by ``decode``."""
     usable = np.ones(len(pairs), bool)
     usable[list(pairs.reasons)] = False
     rows = np.unique(pairs.image_index[usable])
@@ -137,10 +137,10 @@ def _decoded(pairs: Pairs, decode: str, sample: int = 1000) -> Found | None:
     return {"images": len(chosen), "of": len(rows), "failures": failures, "width": width, "height": height}
 
 
-def grouped(keys: Sequence[str] | Mapping[int, str], reasons: Sequence[tuple[int, str]]) -> list[Found]:
-    """(Pair, reason): reasons that differ in names and numbers only, counted as one, the commonest first.
+def grouped(keys: Sequence[str] | Mapping[int, str], reasons: Sequence[tuple[int, str]]) -> list[Facts]:
+    """Count reasons of pairs, the commonest first. Reasons that differ only in names and numbers are one.
 
-    ``keys``: of the pairs.
+    ``keys``: of the pairs. ``reasons``: (pair, reason).
     """
     kinds: dict[str, list[tuple[int, str]]] = {}
     for each in reasons:

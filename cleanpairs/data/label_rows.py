@@ -14,7 +14,7 @@ COLUMNS = ("pair_id", "key", "stratum", "matched")  # that are read
 
 
 def label_rows(path: Path, columns: Sequence[str], errors: str = "strict") -> Iterator[tuple[int, dict[str, str]]]:
-    """The line, and the fields of `COLUMNS` that are there, of each row. All ``columns`` must be.
+    """The line of each row, and its fields of those `COLUMNS` that exist. All ``columns`` must exist.
 
     ``errors`` says what happens to bytes that are no text, as `bytes.decode` has it. Raises DataError: the file cannot
     be read, or is no such CSV.
@@ -40,7 +40,7 @@ def label_rows(path: Path, columns: Sequence[str], errors: str = "strict") -> It
 def relabelled(path: Path, label_of: Callable[[str, str], str]) -> tuple[str, str]:
     """The text of a CSV with new labels, by the fields `pair_id` and `matched` of each row, and its encoding.
 
-    All else stays: columns and rows of others, their order and the delimiter. Raises DataError as :func:`label_rows`.
+    All else stays: other columns and rows, their order and the delimiter. Raises DataError as :func:`label_rows`.
     """
     with _opened(path, "strict") as lines:
         before, head, delimiter = _beginning(lines)
@@ -73,7 +73,7 @@ def _beginning(lines: Iterable[str]) -> tuple[list[str], str, str]:
     """The lines before the header, the header, "" where there is none, and the delimiter."""
     before, head = list[str](), ""
     for line in lines:
-        if line.strip() and not line.lower().startswith("sep="):  # a spreadsheet's note to itself
+        if line.strip() and not line.lower().startswith("sep="):  # a spreadsheet's note of the delimiter
             head = line
             break
         before.append(line)

@@ -1,4 +1,4 @@
-"""One writer at a time: who writes an output holds a lock on the hidden file ``.NAME.cleanpairs-lock``, which says who.
+"""One writer at a time: it locks the hidden file ``.NAME.cleanpairs-lock``, which names the process.
 
 The lock ends with its process, is not inherited by workers, and holds between machines where the file system has such
 locks. A file that a kill has left is taken over by the next writer.
@@ -27,23 +27,23 @@ def lock_of(output: str | os.PathLike[str]) -> Path:
 
 @contextmanager
 def output_lock(outputs: Iterable[str | os.PathLike[str]]) -> Iterator[None]:
-    """Nobody else writes these outputs meanwhile. A thread may hold one again. Raises OutputExistsError: another
-    process or thread holds one, and which. OutputError: its folder cannot be made or written.
+    """Keep other writers from these outputs within the block. A thread may lock one again. Raises OutputExistsError,
+    which names the process: another process or thread writes one. OutputError: its folder cannot be made or written.
     """
-    with ExitStack() as held:
+    with ExitStack() as locks:
         for path, output in sorted({lock_of(output): os.fspath(output) for output in outputs}.items()):
             with writing(output):
                 for folder in reversed([folder for folder in path.parents if not folder.exists()]):
-                    held.callback(_remove_empty, folder)  # made by us. It stays where something came into it
+                    locks.callback(_remove_empty, folder)  # we made it. It stays if it is no longer empty
                 make_parents(path.with_name(Path(output).name))
-                _take(FileLock(path, blocking=False, is_singleton=True, fallback_to_soft=False), held, output)
+                _take(FileLock(path, blocking=False, is_singleton=True, fallback_to_soft=False), locks, output)
         yield
 
 
-def _take(lock: FileLock, held: ExitStack, output: str) -> None:
+def _take(lock: FileLock, locks: ExitStack, output: str) -> None:
     path = Path(lock.lock_file)
     try:
-        held.enter_context(lock)
+        locks.enter_context(lock)
     except Timeout:
         if not path.exists():  # filelock waits where a folder takes no file at all, as /proc
             with tempfile.TemporaryFile(dir=path.parent):
@@ -58,10 +58,10 @@ def _take(lock: FileLock, held: ExitStack, output: str) -> None:
     except OSError as error:
         if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP):  # a file system without locks
             raise
-    if lock.lock_counter == 1:  # not held by this thread already
-        held.callback(path.unlink, missing_ok=True)  # while it is held: whoever has opened it begins anew
+    if lock.lock_counter == 1:  # this thread had not locked it before
+        locks.callback(path.unlink, missing_ok=True)  # before the lock ends: a waiting writer makes a new file
         who = f"process {os.getpid()} on {socket.gethostname()}, since {time.strftime('%Y-%m-%dT%H:%M:%S%z')}"
-        with suppress(OSError):  # a full disk is an error of the output
+        with suppress(OSError):  # a full disk will fail the output itself
             path.write_text(who, encoding="utf-8")
 
 

@@ -20,7 +20,7 @@ from cleanpairs.data.captions import caption_column, is_listed
 from cleanpairs.data.columns import check_truth, find_columns, is_text, score_columns
 from cleanpairs.data.formats.file_names import expand_files
 from cleanpairs.data.image_paths import LOOK_AT, with_images
-from cleanpairs.data.images import ImageSource, encoded_bytes, image_cells, meant_twice, rows_by_file, vector_groups
+from cleanpairs.data.images import ImageSource, ambiguous_paths, encoded_bytes, image_cells, rows_by_file, vector_groups
 from cleanpairs.data.pairs import Pairs, known_truth
 from cleanpairs.data.parquet_io import (
     BATCH_BYTES,
@@ -354,7 +354,7 @@ def load_rows(
         images=images if arrays["features"] is None else images.with_vectors(arrays["features"]),
         image_group=groups,
         text_group=text_groups(captions) if "text" in source.columns or texts is None else vector_groups(texts),
-        reasons=_with_row_faults(reasons, rows, meant_twice(named, source.image_root)),
+        reasons=_with_row_faults(reasons, rows, ambiguous_paths(named, source.image_root)),
         source=source,
         true_mismatch=truth,
         true_key=None if truth is None else true_key,

@@ -30,8 +30,8 @@ from cleanpairs.core.regular import begins_with, cached_by_file, read_json, read
 from cleanpairs.data.captions import captions_of
 from cleanpairs.data.formats.file_names import files_below
 from cleanpairs.data.formats.records import ENDINGS, file_kind, read_records
-from cleanpairs.data.image_paths import found_root, with_images
-from cleanpairs.data.images import encoded_bytes, meant_twice, named_file
+from cleanpairs.data.image_paths import find_root, with_images
+from cleanpairs.data.images import ambiguous_paths, encoded_bytes, named_file
 from cleanpairs.data.rows import Rows
 from cleanpairs.data.source import Source, fingerprint_of
 from cleanpairs.data.table_reader import IMAGE_TYPE, TableReader, bounded, chosen_split, record_batch
@@ -99,7 +99,7 @@ class ListingReader(TableReader):
         file, root = source.paths[0], source.image_root
         at = enumerate(map(named_file, paths if columns != [name] else []))  # not where pictures alone are wanted
         named = {i: (path, os.path.dirname(file)) for i, path in at if path}
-        faults = {**meant_twice(named, root), **listing.faults}
+        faults = {**ambiguous_paths(named, root), **listing.faults}
         cells = ({"bytes": path and encoded_bytes(path, file, root), "path": path} for path in paths)
         first = 0
         for images in bounded(cells, batch_rows, lambda cell: len(cell["bytes"] or b"")):
@@ -220,7 +220,7 @@ class CaptionJsonReader(ListingReader):
         places = [path.parent / f"{path.stem.removeprefix('dataset_')}{end}" for end in ("-images", "_images")]
         places += [above / stem, above / "images" / stem, path.parent / stem, above, above / "images"]
         images = table["image"].slice(0, 1000).to_pylist()
-        request = replace(request, image_root=found_root(images, path, request.image_root, places))
+        request = replace(request, image_root=find_root(images, path, request.image_root, places))
         options = {} if split is None else {"split": split}
         return self.described(str(path), [str(path)], len(table), request, **options)
 
