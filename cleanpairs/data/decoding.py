@@ -47,8 +47,8 @@ class Preparation:
     """A function of a decoded image, which returns uint8 of up to three dimensions.
 
     The ``target`` is "module:function". It is called as ``function(image, **settings)`` with an RGB image of Pillow.
-    The settings can be written as JSON. For ``about`` see :func:`cleanpairs.data.read_image`. While a
-    batch is in use, ``prefetch`` more are prepared.
+    The settings can be written as JSON. For ``about`` see :func:`cleanpairs.data.read_image`. While a batch is in use,
+    ``prefetch`` more are prepared.
     """
 
     target: str

@@ -120,14 +120,14 @@ def _real(path: PathLike) -> Path:
     return Path(os.path.realpath(folder), name)
 
 
-def require_own_file(path: Path, is_ours: Kept, kind: str) -> None:
+def require_own_file(path: Path, is_ours: Kept) -> None:
     """Raise OutputExistsError where ``path``, which the user has not named, exists and is not ours."""
     replaceable = not path.is_file()
     with suppress(Exception):  # what cannot be read is not ours, whatever the error
         replaceable = replaceable or is_ours(path)
     if not replaceable:
         raise OutputExistsError(
-            f"{path} exists and is no {kind}: it would be replaced by one; move it away, or name another output"
+            f"{path} exists and is no export's: it would be replaced by one; move it away, or name another output"
         )
 
 

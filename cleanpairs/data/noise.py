@@ -1,4 +1,4 @@
-"""Noise injection: pairs are mismatched by the protocols of the literature, and the truth is written with them.
+"""Noise injection: pairs are mismatched by protocols of the literature, and the truth is written with them.
 
 At the noise rate eta, round(eta n) units are chosen at random, and their captions permuted. With ``per="caption"`` each
 pair is a unit (NCR, BiCro, CRCL). With ``per="image"`` an image is a unit and all its captions move together (DECL,
@@ -11,7 +11,7 @@ noise of the kind ``uniform``. Corpora go wrong in other ways, too:
 - ``collapse``: pairs show one and the same caption, or one of ``amount``, of the corpus: "image not available"
 - ``partial``: a share ``amount`` of a caption's words is replaced by words of another caption
 - ``copied``: pairs show a copy of another pair's caption, of the same value in a column, or with a word in common
-  (``copied:noun``). Their own captions are lost (LEMoN, ICML 2025)
+  (``copied:noun``). They lose their own captions (LEMoN, ICML 2025)
 - ``edited``: one word is another of its kind (TRACED, ICLR 2026)
 - ``truncated``: captions are cut to their first words, ``amount`` at most. ``boilerplate``: they say nothing
 """
@@ -85,20 +85,20 @@ class NoiseKind:
 
     @property
     def rewrites(self) -> bool:
-        """Whether it makes texts that there were not."""
+        """Whether it makes new texts."""
         return self.name in ("partial", "edited", "truncated", "boilerplate")
 
     def __str__(self) -> str:
-        """What :meth:`parse` takes, the amount written out: ``shift:1``."""
+        """The text for :meth:`parse`, with the amount: ``shift:1``."""
         return ":".join(filter(None, (self.name, self.column, f"{self.amount:g}" if self.amount else None)))
 
 
 @dataclass(frozen=True)
 class Noise:
-    """What every pair shows, and which pairs are ``mismatched`` (N,) bool by it.
+    """The new caption of every pair, and which pairs are ``mismatched`` (N,) bool by it.
 
-    Pair i now shows the caption of pair ``permutation[i]``, (N,) int64. Pairs in ``rewritten`` have a text that there
-    was not. All of them are mismatched.
+    Pair i now shows the caption of pair ``permutation[i]``, (N,) int64. Pairs in ``rewritten`` have a new text. All of
+    them are mismatched.
     """
 
     permutation: np.ndarray
@@ -127,15 +127,15 @@ def inject_noise(
     kind: NoiseKind | str = "uniform",
     groups: Sequence[int] | np.ndarray | None = None,
 ) -> Noise:
-    """Choose, and permute or rewrite. Nothing is changed yet.
+    """Choose pairs, and permute or rewrite their captions. ``pairs`` are not changed.
 
     - ``pairs``: as :func:`cleanpairs.load_pairs` takes them
-    - ``rate`` float in [0, 1]: share of the units that are chosen. Reached is mostly less, see ``mismatched``
+    - ``rate`` float in [0, 1]: share of the units that are chosen. Mostly fewer are ``mismatched``
     - ``per`` {"caption", "image"}: what is a unit of uniform noise. Of other kinds a caption, of ``shift`` an image
     - ``kind``: how they are mismatched. A text as :meth:`NoiseKind.parse` takes it
     - ``groups`` (N,) int: category of each pair, in place of the input's column. Negative: none
 
-    Raises ConfigError: a rate, unit or kind that does not exist. A column that the input has not got.
+    Raises ConfigError: a rate, unit or kind that does not exist. The input has no such column.
     """
     pairs = load_pairs(pairs)
     if not is_share(rate):
@@ -187,8 +187,8 @@ def _choose_uniform(pairs: Pairs, rate: float, per: str, rng: np.random.Generato
     sizes = np.array([len(members[u]) for u in chosen], dtype=int)
     for size in np.unique(sizes):  # images trade captions with images that have as many
         alike = chosen[sizes == size]
-        for to, giver in zip(alike, rng.permutation(alike), strict=True):
-            permutation[members[to]] = members[giver]
+        for image, donor in zip(alike, rng.permutation(alike), strict=True):
+            permutation[members[image]] = members[donor]
     return permutation
 
 
@@ -223,20 +223,20 @@ def _choose_within(owner: np.ndarray, group: np.ndarray, rate: float, rng: np.ra
     for members in np.split(chosen, np.flatnonzero(np.diff(group[chosen])) + 1):
         if len(members):
             most = np.unique(owner[members], return_counts=True)[1].max()
-            source[members] = np.roll(members, -most)  # beyond the captions of any one image
+            source[members] = np.roll(members, -most)  # more than any image has captions
     return source
 
 
 def _without_singles(chosen: np.ndarray, rest: np.ndarray, owner: np.ndarray, group: np.ndarray) -> np.ndarray:
-    """``chosen`` with nobody alone in its group: of two that are, one gets a partner and one is let go."""
+    """``chosen`` without pairs alone in their group: of two such pairs, one gets a partner and one is left out."""
     values, at, counts = np.unique(group[chosen], return_inverse=True, return_counts=True)
     alone = chosen[counts[at] == 1] if len(values) else chosen
-    kept, dropped = np.split(alone, [len(alone) // 2])
-    waiting: dict[int, list[int]] = {int(group[i]): [] for i in kept}
+    partnered, dropped = np.split(alone, [len(alone) // 2])
+    waiting: dict[int, list[int]] = {int(group[i]): [] for i in partnered}
     for i in rest.tolist():
         if (members := waiting.get(int(group[i]))) is not None:
             members.append(i)
-    partners = [next((j for j in waiting[int(group[i])] if owner[j] != owner[i]), i) for i in kept.tolist()]
+    partners = [next((j for j in waiting[int(group[i])] if owner[j] != owner[i]), i) for i in partnered.tolist()]
     staying = chosen[~np.isin(chosen, dropped)]
     return np.unique(np.concatenate([staying, np.array(partners, dtype=np.int64)]))
 
@@ -261,8 +261,8 @@ def _choose_shifted(owner: np.ndarray, rate: float, by: int, rng: np.random.Gene
     starts = before + np.concatenate([[0], np.cumsum(lengths)[:-1]])
     for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
         for k in range(length):
-            shown = members[start + (k + by) % length]
-            source[members[start + k]] = np.resize(shown, len(members[start + k]))
+            donors = members[start + (k + by) % length]
+            source[members[start + k]] = np.resize(donors, len(members[start + k]))
     return source
 
 
@@ -271,12 +271,12 @@ def _choose_collapsed(pairs: Pairs, rate: float, captions: int, rng: np.random.G
     source = pairs.pair_id
     shuffled = rng.permutation(np.array([i for i in range(len(pairs)) if i not in pairs.reasons], dtype=np.int64))
     _, first = np.unique(pairs.text_group[shuffled], return_index=True)
-    shown = shuffled[np.sort(first)][:captions]
-    holding = pairs.pair_image_group[np.isin(pairs.text_group, pairs.text_group[shown])]
+    donors = shuffled[np.sort(first)][:captions]
+    holding = pairs.pair_image_group[np.isin(pairs.text_group, pairs.text_group[donors])]
     others = np.flatnonzero(~np.isin(pairs.pair_image_group, holding))
     chosen = rng.permutation(others)[: round(rate * len(pairs))]
-    if len(shown):  # else no caption can be used
-        source[chosen] = rng.choice(shown, len(chosen))
+    if len(donors):  # else no caption can be used
+        source[chosen] = rng.choice(donors, len(chosen))
     return source
 
 
@@ -291,7 +291,7 @@ def _mix_words(pairs: Pairs, rate: float, share: float, rng: np.random.Generator
     least = 1 if share == 1 else 2
     mixed: dict[int, str] = {}
     wanted = round(rate * len(pairs))
-    for i in rng.permutation([k for k, found in enumerate(words) if len(found) >= least]).tolist():
+    for i in rng.permutation([k for k, caption_words in enumerate(words) if len(caption_words) >= least]).tolist():
         if len(mixed) == wanted:
             break
         most = len(words[i]) if share == 1 else len(words[i]) - 1
@@ -312,8 +312,8 @@ def _foreign_words(
 ) -> list[str]:  # fmt: skip
     """Up to ``count`` words of one random caption, the best of ``tries``, that are not ``own``, in its order."""
     best: list[str] = []
-    for giver in rng.integers(len(words), size=tries).tolist():
-        foreign = [word for word in dict.fromkeys(words[giver]) if normal[word] not in own]
+    for donor in rng.integers(len(words), size=tries).tolist():
+        foreign = [word for word in dict.fromkeys(words[donor]) if normal[word] not in own]
         best = max(best, foreign, key=len)
         if len(best) >= count:
             return [best[k] for k in np.sort(rng.choice(len(best), count, replace=False)).tolist()]
@@ -364,7 +364,7 @@ def load_truth(path: str | Path, pairs: Pairs) -> np.ndarray:
 
 
 def apply_noise(pairs: Any, noise: Noise) -> Pairs:
-    """The pairs with their new captions, in memory. A rewritten caption keeps the key of what it was made of."""
+    """The pairs with their new captions, in memory. A rewritten caption keeps the key of the original one."""
     pairs = load_pairs(pairs)
     if len(noise.permutation) != len(pairs):
         raise DataError(f"the noise is of {len(noise.permutation)} pairs, and the data has {len(pairs)}")
@@ -427,27 +427,27 @@ def _write_research(corrupted: Pairs, images: Path, folder: Path) -> None:
 
 
 def _corrupted_tables(pairs: Pairs, corrupted: Pairs, noise: Noise) -> Iterator[pa.Table]:
-    """The input's rows with the new captions, their vectors (none where captions were rewritten) and the truth. Without
-    captions that are unusable, where the copy alone would not tell.
+    """The input's rows with the new captions, their vectors (none where captions were rewritten) and the truth. A
+    caption whose fault the copy alone does not show is null.
     """
     moved, columns_of = noise.moved, pairs.source.columns
     assert corrupted.true_mismatch is not None and corrupted.true_key is not None
-    given = list[str | None](corrupted.captions), corrupted.true_mismatch.tolist(), corrupted.true_key
+    new_columns = list[str | None](corrupted.captions), corrupted.true_mismatch.tolist(), corrupted.true_key
     evident = unusable_captions(corrupted.captions)
-    spoilt = np.zeros(len(pairs), bool)
-    spoilt[[i for i, why in corrupted.reasons.items() if why.startswith("the caption ") and i not in evident]] = True
-    left_out = spoilt & moved
+    unusable = np.zeros(len(pairs), bool)
+    unusable[[i for i, why in corrupted.reasons.items() if why.startswith("the caption ") and i not in evident]] = True
+    left_out = unusable & moved
     first = 0
     for table, of_rows, of_captions in iter_noted(pairs.source):
-        lost = columns_of.get("text_features") if corrupted.text_vectors is None else None
-        table = table.drop_columns([c for c in (*TRUTH, lost) if c in table.column_names])
+        dropped = columns_of.get("text_features") if corrupted.text_vectors is None else None
+        table = table.drop_columns([c for c in (*TRUTH, dropped) if c in table.column_names])
         lo, hi = np.searchsorted(pairs.row, [first, first + len(table)])
         row = pairs.row[lo:hi] - first
-        left_out[lo:hi] |= spoilt[lo:hi] & np.isin(row, [*of_rows, *(i for i, _ in of_captions)])
+        left_out[lo:hi] |= unusable[lo:hi] & np.isin(row, [*of_rows, *(i for i, _ in of_captions)])
         left_out[lo:hi] |= np.isin(row, [i for i, why in of_rows.items() if not concerns_caption(why)])
         for i in (np.flatnonzero(left_out[lo:hi]) + lo).tolist():
-            given[0][i] = None
-        columns: list[list[Any]] = [c[lo:hi] for c in given]
+            new_columns[0][i] = None
+        columns: list[list[Any]] = [c[lo:hi] for c in new_columns]
         if pairs.source.explicit_lists:
             cuts = np.searchsorted(pairs.row[lo:hi], np.arange(first, first + len(table) + 1)).tolist()
             columns = [[c[a:b] for a, b in pairwise(cuts)] for c in columns]

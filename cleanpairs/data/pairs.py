@@ -25,7 +25,7 @@ class Pairs:
       none. ``images.array()`` are the vectors (M, R, D), None where there are only encoded images
     - ``row``, ``position`` (N,) int64: input row of each pair, and its place in the row's list of captions
     - ``image_group`` (M,) int64: equal = the same image
-    - ``text_group`` (N,) int64: equal = the same text after normalisation. The same vector, where there are no captions
+    - ``text_group`` (N,) int64: equal = the same text after normalisation. Without captions equal vectors
     - ``reasons``: pair_id -> why it is quarantined
     - ``true_mismatch``, ``true_key`` (N,) bool, list of N str, or None: the truth, where the input carries it, masked
       where it is null. ``fit`` never looks at it
@@ -82,7 +82,7 @@ class Pairs:
 
     @property
     def has_captions(self) -> bool:
-        """Whether any pair has one."""
+        """Whether any pair has a caption."""
         return any(self.captions)
 
     @classmethod
@@ -155,7 +155,7 @@ class Pairs:
         )
 
     def select(self, indices: Sequence[int] | np.ndarray) -> "Pairs":
-        """Some of the pairs (k,), numbered anew, in memory. Images are shared. DataError: there is no such pair."""
+        """The pairs ``indices`` (k,), numbered anew, in memory. Images are shared. DataError: there is no such pair."""
         at = np.asarray(indices)
         if at.ndim != 1 or (at.dtype == bool and at.shape != self.shape):
             raise DataError(
@@ -184,8 +184,8 @@ class Pairs:
         )
 
     def with_captions(self, captions: Sequence[str], *, of: np.ndarray | None = None) -> "Pairs":
-        """The same pairs with other captions (N,), in memory. Precomputed scores are NaN where the caption is another
-        one. Text vectors stay where none is, or where ``of`` (N,) int64 is given: the pair whose caption each one is.
+        """The same pairs with other captions (N,), in memory. Precomputed scores are NaN where a caption changes. Text
+        vectors stay if none changes, or if ``of`` (N,) int64 is given: the pair whose caption each one is.
         """
         captions = list(captions)
         if len(captions) != len(self):
@@ -202,11 +202,11 @@ class Pairs:
         elif changed:
             vectors = None
         reasons = {i: why for i, why in self.reasons.items() if not (i in changed and concerns_caption(why))}
-        judged = list(changed - reasons.keys())
-        new = unusable_captions([captions[i] for i in judged]) if captioned else {}
-        for k, i in enumerate(judged):
-            was = "" if of is None else self.reasons.get(int(of[i]), "")
-            if fault := was if concerns_caption(was) else new.get(k):
+        to_check = list(changed - reasons.keys())
+        new = unusable_captions([captions[i] for i in to_check]) if captioned else {}
+        for k, i in enumerate(to_check):
+            moved_fault = "" if of is None else self.reasons.get(int(of[i]), "")
+            if fault := moved_fault if concerns_caption(moved_fault) else new.get(k):
                 reasons[i] = fault
         scores = {name: np.array(values) for name, values in self.precomputed_scores.items()}
         for values in scores.values():
@@ -236,7 +236,7 @@ class Pairs:
 
 
 def known_truth(wrong: np.ndarray) -> np.ndarray | None:
-    """A truth as a plain array where none of it is masked. None where all of it is."""
+    """The truth as a plain array where nothing is masked. None where all is masked."""
     unknown = np.ma.getmaskarray(wrong)
     if not unknown.any():
         return np.asarray(wrong)
@@ -254,7 +254,7 @@ def _check_sizes(
     n: int, n_images: int, index: np.ndarray, keys: Sequence[str] | None, texts: np.ndarray | None,
     scores: Mapping[str, np.ndarray],
 ) -> None:  # fmt: skip
-    """Raise :class:`DataError` where what is given does not go with n captions and the images."""
+    """Raise :class:`DataError` where sizes do not fit n captions and the images."""
     if any(values.ndim != 1 for values in (index, *scores.values())) or (texts is not None and not texts.ndim):
         raise DataError(f"{n} captions need one image index, one score and one vector each")
     given = {"image indices": index, "keys": keys, "text vectors": texts}
@@ -268,7 +268,7 @@ def _check_sizes(
 
 
 def caption_text(i: int, given: Any) -> str:
-    """The caption ``i`` as text: nothing where pandas has none. Raises DataError: it is something else."""
+    """The caption ``i`` as text, "" where pandas has none. Raises DataError: it is something else."""
     if isinstance(given, str):
         return plain_text(given)
     if str(given) in ("None", "nan", "<NA>"):
@@ -288,7 +288,7 @@ def _of_encoded(images: list[bytes | None]) -> tuple[ImageSource, np.ndarray, di
 
 
 def _of_vectors(array: np.ndarray) -> tuple[ImageSource, np.ndarray, dict[int, str]]:
-    """M vectors as images, zero where not finite. Their content hashes (M,). Image -> what is wrong with it."""
+    """M vectors as images, zero where not finite. Their content hashes (M,). Image -> why it is unusable."""
     array = array[:, None, :] if array.ndim == 2 else array
     if array.ndim != 3 or array.dtype.kind != "f":
         raise DataError(f"features must be floats (M, D) or (M, R, D), found {array.dtype} {array.shape}")

@@ -20,21 +20,21 @@ BATCH_BYTES = 32 * 2**20  # of a batch of rows, about
 
 
 def parquet_files(folder: Path) -> list[str]:
-    """The Parquet files of a directory, sorted, or those below it where it has none itself. Without the ledger and the
-    dropped pairs of an export beside them.
+    """The Parquet files of a directory, sorted, or those below it where it has none itself. The ledger and the
+    dropped pairs of an export are left out.
     """
-    aside: set[str] = set()
+    left_out: set[str] = set()
     for manifest in folder.glob("[!.]*.manifest.json"):
-        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # it is of somebody else
+        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):  # it is no manifest of an export
             files = read_json(manifest)["files"].items()
-            aside |= {os.path.realpath(folder / name) for name, f in files if f["role"] in ("ledger", "dropped")}
-    paths = list(files_below(folder, ".parquet", depth=0))  # hidden ones are somebody's staging
+            left_out |= {os.path.realpath(folder / name) for name, f in files if f["role"] in ("ledger", "dropped")}
+    paths = list(files_below(folder, ".parquet", depth=0))  # hidden files are still being written
     paths = paths or list(files_below(folder, ".parquet"))  # a clone from the hub, or partitions
-    return [str(p) for p in paths if os.path.realpath(p) not in aside]
+    return [str(p) for p in paths if os.path.realpath(p) not in left_out]
 
 
 def _named(path: str, what: str = "read as Parquet") -> AbstractContextManager[None]:
-    """UnicodeDecodeError is for names in a damaged footer. File systems of object stores raise anything."""
+    """Name the file in errors. A damaged footer raises UnicodeDecodeError, an object store's file system anything."""
     where = location(path)
     return reading(where, what, *([pa.ArrowException, UnicodeDecodeError] if where == path else [Exception]))
 
@@ -50,11 +50,11 @@ def open_parquet(path: str) -> pq.ParquetFile:
         check_regular(path)
         remote = open_remote(path)
         # Through a buffer, also where a column would fit into memory: without, Arrow trusts the footer's offsets,
-        # and a damaged one ends the process (shown by `make faults`, with a buffer none of its files does).
+        # and a damaged one ends the process. With a buffer no file of `make faults` does.
         return _ParquetFile(
             remote or path,
             pre_buffer=False,
-            buffer_size=1 << 20 if remote is None else 4 << 20,  # bytes of one column that are asked for at once
+            buffer_size=1 << 20 if remote is None else 4 << 20,  # bytes of one column that are read at once
             page_checksum_verification=True,
         )
 
@@ -112,7 +112,7 @@ def shared_schema(paths: Sequence[str], schema_of: Callable[[str], pa.Schema]) -
 
 
 def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The columns of ``schema`` that a batch has, with its types. Itself where it has these."""
+    """The columns of ``schema`` that a batch has, with its types. The batch itself where it has these."""
     names = set(batch.schema.names)
     target = pa.schema([field for field in schema if field.name in names], schema.metadata)
     if batch.schema.equals(target):
@@ -132,7 +132,7 @@ def count_rows(paths: Sequence[str]) -> list[int]:
 
 
 def _fitting_rows(file: pq.ParquetFile, sizes: list[int], columns: Sequence[str] | None, at_most: int) -> int:
-    """Rows a batch, so that it takes some 32 MiB: by its first rows and, as they may be small, by the footer."""
+    """Rows of a batch of some 32 MiB: by the first rows and, as they may be small, by the footer."""
     group = next((g for g, rows in enumerate(sizes) if rows), None)
     if group is None:
         return at_most
@@ -186,7 +186,7 @@ def iter_batches(
 
 
 def input_table(path: str, columns: Sequence[str] | None = None) -> pa.Table:
-    """As :func:`read_table`, of an input, in which text that is not UTF-8 costs its row and no more."""
+    """As :func:`read_table`, of an input. Text that is not UTF-8 makes only its row unusable."""
     schema = common_schema([path])
     schema = schema if columns is None else pa.schema([schema.field(name) for name in columns])
     return pa.Table.from_batches((batch for _, batch in iter_batches([path], columns, 512)), schema)
@@ -196,10 +196,10 @@ def _batches(
     file: pq.ParquetFile, rows: int, columns: list[str] | None, groups: Sequence[int]
 ) -> Iterator[pa.RecordBatch]:
     """Batches of ``groups``. Pyarrow cannot read dictionaries inside of lists over the end of a row group."""
-    chosen = None if columns is None else set(columns)
-    kinds = [field.type for field in file.schema_arrow if chosen is None or field.name in chosen]
-    apart = any("dictionary" in str(kind) and not pa.types.is_dictionary(kind) for kind in kinds)
-    for some in [[group] for group in groups] if apart else [list(groups)]:
-        for batch in file.iter_batches(batch_size=rows, columns=columns, row_groups=some):
+    names = None if columns is None else set(columns)
+    kinds = [field.type for field in file.schema_arrow if names is None or field.name in names]
+    separately = any("dictionary" in str(kind) and not pa.types.is_dictionary(kind) for kind in kinds)
+    for chosen_groups in [[group] for group in groups] if separately else [list(groups)]:
+        for batch in file.iter_batches(batch_size=rows, columns=columns, row_groups=chosen_groups):
             # The name "image.bytes" stands for a part of the struct "image", too.
             yield batch if columns is None or batch.num_columns <= len(columns) else batch.select(columns)

@@ -1,4 +1,4 @@
-"""One door to every kind of input: pairs from a path, and the input's own rows again."""
+"""Opens every kind of input: pairs from a path, and the input's own rows again."""
 
 import codecs
 import os
@@ -38,9 +38,9 @@ from cleanpairs.ops.columns import flat_type, is_list, list_lengths, one_array, 
 
 
 def fitting(data: str) -> Iterator[str]:
-    """Names of the readers that recognise ``data``, the one that is taken first.
+    """Names of the readers that recognise ``data``, in their order: the first one reads it.
 
-    What is named ``*.parquet`` is Parquet, unless it or a folder of its images is a directory.
+    A name ``*.parquet`` is Parquet, unless it or a folder of its images is a directory.
     """
     named = data.endswith((".parquet", ".pq")) and "://" not in data
     parquet = named and not (Path(data).is_dir() or Path(data).with_suffix("").is_dir())
@@ -48,18 +48,18 @@ def fitting(data: str) -> Iterator[str]:
 
 
 def sniff(data: str) -> str:
-    """Name of the first reader that recognises ``data``. Raises DataError: None does."""
+    """Name of the first reader that recognises ``data``. Raises DataError: none does."""
     if not data.strip():
         raise DataError("the data has no name: give a path")
-    with reading(data[:300]):  # a name too long, a folder closed to us
+    with reading(data[:300]):  # a name too long, a folder without access
         if (Path(data) / "run.json").is_file() and (Path(data) / "recipe.yaml").is_file():
             done = (Path(data) / "scores.parquet").is_file()
             what = f"report {quote(data)}` shows it" if done else f"fit --resume --out {quote(data)}` resumes it"
             raise DataError(f"{data} is a run: `cleanpairs {what}; to fit, name the data it was made of")
         for kind in fitting(data):
             return kind
-        there = Path(data).exists()
-    if not there:
+        exists = Path(data).exists()
+    if not exists:
         files = (".parquet", ".arrow", ".tar", ".csv", ".tsv", ".json", ".jsonl", ".npy")
         on_hub = re.fullmatch(r"[\w.-]+/[\w.-]+", data) and not data.endswith(files)
         hint = f"; a dataset on the Hugging Face hub is named hf://{data}" if on_hub else ""
@@ -77,7 +77,7 @@ def sniff(data: str) -> str:
 
 
 def open_source(data: str | Path, *, text_column: str | None = None, **options: Any) -> Source:
-    """Where ``data`` is and what its columns are, without reading it. Parameters as in :func:`load_pairs`."""
+    """Find ``data`` and its columns, without reading it. Parameters as in :func:`load_pairs`."""
     try:
         return _open_path(data, text_column=text_column, **options)  # a column's own name may hold a comma
     except DataError:
@@ -93,23 +93,23 @@ def open_source(data: str | Path, *, text_column: str | None = None, **options: 
 
 
 def options_for_others(others: str | Path, data: str | Path, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those ``options`` of ``data`` that hold for ``others``, such as validation pairs: not its split, nor what lies
-    beside it. How files are read holds where both have one format.
+    """Those ``options`` of ``data`` that hold for ``others``, such as validation pairs: not its split, nor its
+    other files. Options of the reader hold if both have one format.
     """
     names = {"image_column", "text_column", "allow_urls"}
     names |= set() if str(options.get("text_vectors")).endswith(".npy") else {"text_vectors"}
     reader = options.get("reader")
     with reading(str(others)[:300]):
-        kind, own = (next((k for k in fitting(str(d)) if reader in (None, k)), None) for d in (others, data))
-    if kind == own:  # of COCO each split has a folder of images
+        kind, kind_of_data = (next((k for k in fitting(str(d)) if reader in (None, k)), None) for d in (others, data))
+    if kind == kind_of_data:  # of COCO each split has a folder of images
         names |= {"reader", "encoding"} | (set() if kind == "coco" else {"image_root"})
     return {name: value for name, value in options.items() if name in names}
 
 
 def _join_columns(source: Source, names: list[str]) -> tuple[Path, str]:
-    """The input as Parquet in the cache directory, with the texts of several columns in one more, and its name.
+    """The input as Parquet in the cache directory, and the name of a new column with the texts of several ones.
 
-    Names of rows that are not their numbers get a column, too, and so does what is wrong with a row.
+    Names of rows that are not their numbers get a column, too, and so do the faults of rows.
     """
     digest = sha256("|".join([source.fingerprint, *names, FAULT]).encode()).hexdigest()
     path = cache_folder(TABLES) / f"{digest[:32]}.parquet"
@@ -145,14 +145,14 @@ def _join_columns(source: Source, names: list[str]) -> tuple[Path, str]:
 
 
 def _open_path(data: str | Path, **options: Any) -> Source:
-    given = DataOptions(**options)
+    request = DataOptions(**options)
     for name in ("reader", "encoding", "split", "image_column", "text_column", "key_column", "score_columns"):
-        check_text("load_pairs", name, getattr(given, name), none=True)
-    reader, encoding, text_vectors = given.reader, given.encoding, given.text_vectors
-    check_whole("load_pairs", "limit", given.limit, 0, none=True)
-    files = ((name, getattr(given, name)) for name in ("text_vectors", "captions"))
-    fetched: dict[str, Any] = {name: _fetched(str(path), given.allow_urls) for name, path in files if path is not None}
-    given, path = replace(given, **fetched), _fetched(str(data), given.allow_urls)
+        check_text("load_pairs", name, getattr(request, name), none=True)
+    reader, encoding, text_vectors, urls = request.reader, request.encoding, request.text_vectors, request.allow_urls
+    check_whole("load_pairs", "limit", request.limit, 0, none=True)
+    files = ((name, getattr(request, name)) for name in ("text_vectors", "captions"))
+    fetched: dict[str, Any] = {name: _fetched(str(path), urls) for name, path in files if path is not None}
+    request, path = replace(request, **fetched), _fetched(str(data), urls)
     kind = sniff(path) if reader is None else READERS[reader].name
     if reader is not None and kind not in (fits := list(fitting(path))):
         raise ConfigError(f"the reader {reader!r} is not one for {data}: {', '.join(fits) or 'none'} would be")
@@ -161,18 +161,18 @@ def _open_path(data: str | Path, **options: Any) -> Source:
             raise ConfigError(f"an encoding goes with CSV, TSV and .txt, and {data} is {kind}: leave it out")
         try:
             "".encode(encoding)  # refuses base64 and the like, which codecs.lookup takes
-            given = replace(given, encoding=codecs.lookup(encoding).name)
+            request = replace(request, encoding=codecs.lookup(encoding).name)
         except (LookupError, ValueError) as error:
             raise ConfigError(
                 f"unknown encoding: {encoding}; give one like utf-16, cp1252, shift_jis or gb18030"
             ) from error
-    if given.captions is not None and kind != "npy":
+    if request.captions is not None and kind != "npy":
         raise ConfigError(f"captions in a file of their own go with arrays of vectors (.npy), and {data} is {kind}")
     chosen = READERS.load(kind)()
-    if given.split is not None and not chosen.splits:
+    if request.split is not None and not chosen.splits:
         raise DataError(f"{data} ({kind}) has no splits; leave --split (split) out")
     with reading(path[:300]):
-        source: Source = chosen.open(path, given)
+        source: Source = chosen.open(path, request)
     if text_vectors is not None and "text_features" not in source.columns:
         raise ConfigError(f"{data} ({kind}) takes no other vectors of captions than its own: leave {text_vectors} out")
     return source
@@ -233,13 +233,13 @@ def load_pairs(
     path, options["split"] = _as_parquet(data, split, text_column), None
     try:
         source = open_source(path, **options)
-        name, here = source.columns.get("image"), options | {"image_root": Path.cwd()}
+        name, relative = source.columns.get("image"), options | {"image_root": Path.cwd()}
         paths = name and is_text(flat_type(pq.read_schema(path).field(name).type))
-        pairs = load_source(open_source(path, **here) if image_root is None and paths else source)
+        pairs = load_source(open_source(path, **relative) if image_root is None and paths else source)
         if image_root is None and not paths and any(why.startswith("the image ") for why in pairs.reasons.values()):
-            pairs = load_source(open_source(path, **here))  # of pictures without their bytes there are paths, too
+            pairs = load_source(open_source(path, **relative))  # images without their bytes have paths, too
         return pairs
-    except CleanpairsError as error:  # about the file in the cache: it is to speak of the object, in Python's words
+    except CleanpairsError as error:  # the message names the file in the cache: name the object and its options instead
         text = str(error).replace(f"--url_list {path}", "--url_list FILE")
         text = text.replace(str(path), f"the {type(data).__name__}")
         text = re.sub(r"--column (image|text|key)=(NAME)?", r"\1_column", text).replace("--image-root", "image_root")
@@ -247,7 +247,7 @@ def load_pairs(
 
 
 def reader_of(source: Source) -> Any:
-    """What reads a source."""
+    """The reader of a source."""
     return READERS.load(source.kind)()
 
 
@@ -261,15 +261,15 @@ def load_some(source: Source, rows: np.ndarray, batch_rows: int = 4096) -> Pairs
 
     def chosen() -> Iterator[Rows]:
         first = 0
-        for some in reader.batches(source, batch_rows, columns):
-            lo, hi = np.searchsorted(rows, [first, first + len(some.batch)])
+        for part in reader.batches(source, batch_rows, columns):
+            lo, hi = np.searchsorted(rows, [first, first + len(part.batch)])
             if hi > lo:
-                at = rows[lo:hi] - first
-                place = {row: k for k, row in enumerate(at.tolist())}
-                faults = {place[row]: why for row, why in some.faults.items() if row in place}
-                spoilt = {(place[row], k): why for (row, k), why in some.caption_faults.items() if row in place}
-                yield Rows(some.path, taken(some.batch, at), faults, spoilt)
-            first += len(some.batch)
+                local = rows[lo:hi] - first
+                place = {row: k for k, row in enumerate(local.tolist())}
+                faults = {place[row]: why for row, why in part.faults.items() if row in place}
+                spoilt = {(place[row], k): why for (row, k), why in part.caption_faults.items() if row in place}
+                yield Rows(part.path, taken(part.batch, local), faults, spoilt)
+            first += len(part.batch)
 
     digest = sha256(source.fingerprint.encode() + rows.tobytes()).hexdigest()
     selected = replace(source, fingerprint=digest, n_rows=len(rows))
@@ -312,7 +312,7 @@ def _as_parquet(data: Any, split: str | None, text: str | None) -> Path:
             if any(hasattr(c, "getexif") or isinstance(c, Path) or getattr(c, "ndim", 0) == 2 for c in cells):
                 columns = {name: zip(data[name], data[name].isna(), strict=True) for name in data.columns}
                 data = {name: [None if missing else cell for cell, missing in cells] for name, cells in columns.items()}
-                dataset = as_dataset(data)  # pictures, paths, regions
+                dataset = as_dataset(data)  # images, paths, regions
             else:
                 texts = {  # Parquet has no categories that are intervals, as of pandas.cut, periods or tuples
                     name: data[name].cat.rename_categories(str)
@@ -380,7 +380,7 @@ def as_dataset(data: Any, split: str | None = None) -> Any:
         )
     try:
         columns = {  # an empty list holds no rows
-            name: [_kept(cell) for cell in values] if isinstance(values, list | tuple) else values
+            name: [_storable(cell) for cell in values] if isinstance(values, list | tuple) else values
             for name, values in dict(data).items()
         }
         return datasets.Dataset.from_dict(columns)
@@ -391,9 +391,9 @@ def as_dataset(data: Any, split: str | None = None) -> Any:
         ) from error
 
 
-def _kept(cell: Any) -> Any:
-    """A cell, but a path as text, and a picture without the name of its file where that does not hold it: `datasets`
-    would read the file in place of what was drawn.
+def _storable(cell: Any) -> Any:
+    """A cell. A path becomes text. An image loses the name of its file where it differs from the file, which `datasets`
+    would read in its place.
     """
     if isinstance(cell, Path):
         return str(cell)
@@ -403,7 +403,7 @@ def _kept(cell: Any) -> Any:
     from PIL import Image
 
     with suppress(Exception):  # the file is gone, or another: Pillow raises anything
-        if getattr(cell, "_im", None) is None and Path(name).is_file():  # nothing was done with it
+        if getattr(cell, "_im", None) is None and Path(name).is_file():  # the image was not changed
             return cell
         with Image.open(name) as file:
             if (file.mode, file.size, file.getpalette()) == (cell.mode, cell.size, cell.getpalette()) and (
@@ -412,11 +412,11 @@ def _kept(cell: Any) -> Any:
                 return cell
     with suppress(Exception):
         return cell.copy()
-    return cell  # closed, or cut: its file is all there is of it
+    return cell  # closed, or cut: only its file is left
 
 
 def dataset_tables(dataset: Any) -> Iterator[pa.Table]:
-    """The rows of a dataset, some hundred at once, with the images in them where they are files here.
+    """The rows of a dataset, some hundred at once, with the bytes of images that are local files.
 
     Raises DataError: its rows do not go together.
     """
@@ -430,29 +430,29 @@ def dataset_tables(dataset: Any) -> Iterator[pa.Table]:
         schema = features.arrow_schema
         for batch in dataset.with_format("arrow").iter(256):
             table = batch.cast(schema)
-            apart = np.zeros(len(table), dtype=bool)  # what is a URL is not fetched, what is not there is set aside
+            no_file = np.zeros(len(table), dtype=bool)  # URLs are not fetched, and missing files are quarantined
             for column in table.columns:
                 if "struct" in str(column.type):
-                    apart[list(_not_here(column.combine_chunks(), np.arange(len(table))))] = True
-            ends = [0, *(np.flatnonzero(np.diff(apart)) + 1).tolist(), len(table)]
+                    no_file[list(_rows_without_file(column.combine_chunks(), np.arange(len(table))))] = True
+            ends = [0, *(np.flatnonzero(np.diff(no_file)) + 1).tolist(), len(table)]
             for start, end in pairwise(ends):
                 part = table.slice(start, end - start)
-                yield part if apart[start] else embed_table_storage(part)
+                yield part if no_file[start] else embed_table_storage(part)
 
 
-def _not_here(column: pa.Array, rows: np.ndarray) -> Iterator[int]:
-    """The ``rows`` (n,) whose value (n,), or a part of it, names a URL, or what is no file and has no bytes."""
+def _rows_without_file(column: pa.Array, rows: np.ndarray) -> Iterator[int]:
+    """The ``rows`` (n,) whose value (n,), or a part of it, names a URL, or a missing file without bytes."""
     if is_list(column.type):
-        yield from _not_here(column.flatten(), np.repeat(rows, list_lengths(column)))
+        yield from _rows_without_file(column.flatten(), np.repeat(rows, list_lengths(column)))
     elif pa.types.is_struct(column.type):
         parts = dict(zip([field.name for field in column.type], column.flatten(), strict=True))
         if {"bytes", "path"} <= parts.keys() and is_text(parts["path"].type):
-            held = parts["bytes"].is_valid().to_pylist()
-            for row, path, there in zip(rows.tolist(), parts["path"].to_pylist(), held, strict=True):
-                if path is not None and ("://" in path or not (there or os.path.isfile(path))):
+            encoded = parts["bytes"].is_valid().to_pylist()
+            for row, path, has_bytes in zip(rows.tolist(), parts["path"].to_pylist(), encoded, strict=True):
+                if path is not None and ("://" in path or not (has_bytes or os.path.isfile(path))):
                     yield row
         for part in parts.values():
-            yield from _not_here(part, rows)
+            yield from _rows_without_file(part, rows)
 
 
 def iter_tables(
@@ -466,8 +466,8 @@ def iter_tables(
 
 
 def iter_noted(source: Source) -> Iterator[tuple[pa.Table, Mapping[int, str], Faults]]:
-    """As :func:`iter_tables`, with the column ``key`` where rows have names that are not their numbers. With what the
-    reader found wrong with rows of the table, and with captions.
+    """As :func:`iter_tables`, with the column ``key`` where rows have names that are not their numbers. With the
+    faults that the reader found in rows of the table, and in captions.
     """
     reader, first, n = reader_of(source), 0, source.n_rows
     named = "key" not in source.columns and not reader.names(source, 0, n).equals(row_numbers(0, n))

@@ -1,8 +1,9 @@
-"""Inputs that a run, a plan or a manifest names: whoever made that file may be a stranger.
+"""Inputs that a run, a plan or a manifest names: that file may be a stranger's.
 
-What the user has named himself, in a command or a call on this machine, is noted in the cache directory, and may be
-named by a file too. Anything else opens local files only, as they were recorded (the caller compares the fingerprint),
-with images at or below the folder of the data. A URL, the hub or another image root is refused, unless it is trusted.
+Inputs that the user has named, in a command or a call on this machine, are noted in the cache directory, and a file may
+name them too. Any other is opened only if its files are local and as they were recorded (the caller compares the
+fingerprint), with images at or below the folder of the data. A URL, the hub or another image root is refused, unless it
+is trusted.
 """
 
 import hashlib
@@ -42,7 +43,7 @@ def _note(data: str, options: Mapping[str, Any]) -> Path:
 
 
 def _files(options: Mapping[str, Any]) -> list[Any]:
-    """What is read in addition to the data."""
+    """The files that are read in addition to the data."""
     return [options[name] for name in ("text_vectors", "captions") if options.get(name) is not None]
 
 
@@ -71,10 +72,10 @@ def open_recorded(data: Any, options: Any, where: str | Path, *, trusted: bool =
     Raises ConfigError: the user has not named its URL, or its image root, which is not at or below the folder of the
     data. DataError: as :func:`cleanpairs.data.open_source`.
     """
-    free = check_recorded(data, options, where, trusted=trusted)
+    named = check_recorded(data, options, where, trusted=trusted)
     source = open_source(data, **options)
     root = options.get("image_root")
-    if root is not None and not (free or (source.paths and all(_below(root, Path(p).parent) for p in source.paths))):
+    if root is not None and not (named or (source.paths and all(_below(root, Path(p).parent) for p in source.paths))):
         raise ConfigError(
             f"{where} has images read from {root!r:.200}, which is not at or below the folder of the data, and nobody "
             f"has named it here: a stranger's file may name anything. Give {TRUST} if you know who made the file"

@@ -1,4 +1,4 @@
-"""Captions of a corruption: copied from another pair, with one word edited, cut, or saying nothing."""
+"""Corrupted captions: copied from another pair, with one word edited, cut, or boilerplate."""
 
 import re
 from collections import Counter, defaultdict
@@ -21,20 +21,20 @@ def content_words(caption: str) -> list[str]:
 
 
 def of_images(pairs: Pairs, values: Iterable[Iterable[Any]]) -> dict[int, set[Any]]:
-    """Image group -> the ``values`` of all its pairs. ``values``: some of each pair."""
-    owned: dict[int, set[Any]] = defaultdict(set)
-    for group, some in zip(pairs.pair_image_group.tolist(), values, strict=True):
-        owned[group].update(some)
-    return owned
+    """Image group -> the ``values`` of all its pairs. ``values``: those of each pair."""
+    by_image: dict[int, set[Any]] = defaultdict(set)
+    for group, of_pair in zip(pairs.pair_image_group.tolist(), values, strict=True):
+        by_image[group].update(of_pair)
+    return by_image
 
 
 def shared_words(pairs: Pairs, most: float = 0.1) -> list[list[int]]:
     """For each word that several captions share, but at most a share ``most`` of them: the pairs (k,) that have it."""
-    having: dict[str, list[int]] = defaultdict(list)
+    pairs_of: dict[str, list[int]] = defaultdict(list)
     for i, caption in enumerate(pairs.captions):
         for word in set(content_words(caption)) if i not in pairs.reasons else ():
-            having[word].append(i)
-    return [rows for _, rows in sorted(having.items()) if 2 <= len(rows) <= max(2, most * len(pairs))]
+            pairs_of[word].append(i)
+    return [rows for _, rows in sorted(pairs_of.items()) if 2 <= len(rows) <= max(2, most * len(pairs))]
 
 
 def _in_context(words: list[str]) -> Iterator[tuple[str, str, str]]:
@@ -53,10 +53,10 @@ def edited(pairs: Pairs, rate: float, rng: np.random.Generator, least: float = 0
     parts = [re.split(r"(\w+)", c) if i not in pairs.reasons else [] for i, c in enumerate(pairs.captions)]
     words = [[w.lower() for w in p[1::2]] for p in parts]
     behind, before = defaultdict[str, Counter[str]](Counter), defaultdict[str, Counter[str]](Counter)
-    count, content = Counter[str](), [set(content_words(" ".join(some))) for some in words]
-    for some, kinds in zip(words, content, strict=True):
+    count, content = Counter[str](), [set(content_words(" ".join(caption_words))) for caption_words in words]
+    for caption_words, kinds in zip(words, content, strict=True):
         count.update(kinds)
-        for left, word, right in _in_context(some):
+        for left, word, right in _in_context(caption_words):
             if word in kinds:
                 behind[left][word] += 1
                 before[right][word] += 1
@@ -65,14 +65,14 @@ def edited(pairs: Pairs, rate: float, rng: np.random.Generator, least: float = 0
     for i in rng.permutation(len(pairs)).tolist():
         if len(out) == round(rate * len(pairs)):
             break
-        found = []
+        places = []
         for at, (left, word, right) in enumerate(_in_context(words[i])):
             if word in content[i] and count[word] >= enough:
-                there = {w: min(n, before[right][w]) for w, n in behind[left].items() if count[w] >= enough}
-                others = {w: n for w, n in there.items() if n and w not in own[int(pairs.pair_image_group[i])]}
-                found += [(at, others)] if others else []
-        if found:
-            at, others = found[rng.integers(len(found))]
+                candidates = {w: min(n, before[right][w]) for w, n in behind[left].items() if count[w] >= enough}
+                others = {w: n for w, n in candidates.items() if n and w not in own[int(pairs.pair_image_group[i])]}
+                places += [(at, others)] if others else []
+        if places:
+            at, others = places[rng.integers(len(places))]
             weight = np.array(list(others.values()), np.float64)
             word, old = str(rng.choice(list(others), p=weight / weight.sum())), parts[i][2 * at + 1]
             word = word.upper() if old.isupper() and len(old) > 1 else word.capitalize() if old[0].isupper() else word
@@ -93,8 +93,8 @@ def boilerplate(pairs: Pairs, rate: float, rng: np.random.Generator) -> dict[int
         "Image not available", "Click to enlarge", "Untitled", "Photo of the day", "Stock photo, royalty free",
         "All rights reserved", "Buy now, free shipping", "See more pictures in our gallery",
     )  # fmt: skip
-    some = [i for i in range(len(pairs)) if i not in pairs.reasons]
-    return _chosen(pairs, rate, dict(zip(some, rng.choice(texts, len(some)).tolist(), strict=True)), rng)
+    usable = [i for i in range(len(pairs)) if i not in pairs.reasons]
+    return _chosen(pairs, rate, dict(zip(usable, rng.choice(texts, len(usable)).tolist(), strict=True)), rng)
 
 
 def _chosen(pairs: Pairs, rate: float, texts: dict[int, str], rng: np.random.Generator) -> dict[int, str]:

@@ -1,4 +1,4 @@
-"""One batch of input rows, converted: captions, keys, vectors, hashes, and what is wrong with each row."""
+"""One batch of input rows, converted: captions, keys, vectors, hashes, and the faults of rows."""
 
 import os
 from collections.abc import Mapping
@@ -47,14 +47,14 @@ class RowBatch:
     position: np.ndarray  # (k,) int64
     keys: pa.Array  # (k,) string, no nulls
     faults: dict[int, str]
-    image_group: np.ndarray  # (n_rows,), empty unless asked for
+    image_group: np.ndarray  # (n_rows,), empty unless wanted
     vectors: np.ndarray | None = None  # (n_rows, R, D)
     text_vectors: np.ndarray | None = None  # (k, D)
     true_mismatch: list[bool | None] | None = None
     true_key: list[str] | None = None
     precomputed_scores: dict[str, np.ndarray] = field(default_factory=dict)  # column -> (k,) float32, NaN where missing
     named: dict[int, tuple[str, str]] = field(default_factory=dict)
-    captioned: bool = True  # else the captions are empty, and known by their vectors alone
+    captioned: bool = True  # else the captions are empty, and only their vectors identify them
 
     @property
     def text_group(self) -> np.ndarray:
@@ -65,7 +65,7 @@ class RowBatch:
 
 
 def vector_shape(column: pa.Array) -> Shape | None:
-    """(R, D, dtype) of a column of vectors: by its type, else the usual one among its rows. None where none tells."""
+    """(R, D, dtype) of a column of vectors: by its type, else the commonest of its rows. None where all are empty."""
     sizes: list[int] = []
     while is_list(column.type):
         if pa.types.is_fixed_size_list(column.type):
@@ -82,7 +82,7 @@ def vector_shape(column: pa.Array) -> Shape | None:
 
 
 def vectors_of(column: pa.Array, shape: Shape | None, what: str = "vector") -> Vectors:
-    """Vectors (n, R, D), not to be written, zero where a row is bad, and row -> why. ``what`` they are called."""
+    """Vectors (n, R, D), not to be written, zero where a row is bad, and row -> why. ``what``: their name."""
     n = len(column)
     if shape is None:
         return np.zeros((n, 1, 1), np.float32), {i: f"there is no {what}" for i in range(n)}
@@ -161,14 +161,14 @@ def convert(
     pairs = _pairs(n, captions, names, keys, row_faults, rows.caption_faults)
     out = RowBatch(n, *pairs, image_group=groups, vectors=vectors, named=named, captioned=captions is not None)
 
-    def own(cells: list[Any]) -> list[Any]:  # of each pair: its row's, or its own in the row's list
+    def of_pairs(cells: list[Any]) -> list[Any]:  # the row's value, or the pair's in the row's list
         at = ((cells[i], k) for i, k in zip(out.row.tolist(), out.position.tolist(), strict=True))
         return [(cell[k : k + 1] or [None])[0] if isinstance(cell, list) else cell for cell, k in at]
 
     if "true_mismatch" in batch.schema.names:
         true_key = column("true_key")
-        out.true_mismatch = own(batch.column("true_mismatch").to_pylist())
-        out.true_key = [str(key or "") for key in own([None] * n if true_key is None else texts_of(true_key))]
+        out.true_mismatch = of_pairs(batch.column("true_mismatch").to_pylist())
+        out.true_key = [str(key or "") for key in of_pairs([None] * n if true_key is None else texts_of(true_key))]
     texts = column(columns.get("text_features"))
     if texts is not None:
         vectors, why = vectors_of(texts, shapes["text_features"], "text vector")
@@ -176,7 +176,7 @@ def convert(
     for name in score_columns(columns):
         given = batch.column(name)
         if is_list(given.type):
-            values = np.array(own(given.to_pylist()), np.float64)
+            values = np.array(of_pairs(given.to_pylist()), np.float64)
         else:
             values = given.to_numpy(zero_copy_only=False)[out.row]  # nulls come as NaN
         with np.errstate(over="ignore"):  # beyond float32: infinite
@@ -220,19 +220,19 @@ def _pairs(
         counts = np.maximum(lengths, 1)  # a row without captions is a pair without one
         row = np.repeat(np.arange(n), counts)
         position = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
-        there = lengths[row] > 0
-        texts = taken(texts.flatten(), pa.array(np.cumsum(there) - 1, mask=~there))
-    texts, spoilt = decoded(texts)
+        has_caption = lengths[row] > 0
+        texts = taken(texts.flatten(), pa.array(np.cumsum(has_caption) - 1, mask=~has_caption))
+    texts, not_utf8 = decoded(texts)
     if keys is not None:
-        own = readable(keys)
+        texts_of_keys = readable(keys)
         if pa.types.is_floating(keys.type):
-            fractions = pc.if_else(pc.equal(own, "nan"), None, own)
-            own = pc.coalesce(whole_numbers(keys).cast(pa.string()), fractions)
-        names = pc.coalesce(own, names) if own.null_count else own
+            fractions = pc.if_else(pc.equal(texts_of_keys, "nan"), None, texts_of_keys)
+            texts_of_keys = pc.coalesce(whole_numbers(keys).cast(pa.string()), fractions)
+        names = pc.coalesce(texts_of_keys, names) if texts_of_keys.null_count else texts_of_keys
     reasons: dict[int, str] = {}
     if captions is not None:
         reasons = unusable_captions(texts.to_pylist())
-        reasons |= dict.fromkeys(spoilt, NOT_UTF8)
+        reasons |= dict.fromkeys(not_utf8, NOT_UTF8)
         reasons |= {int(np.searchsorted(row, i)) + k: fault for (i, k), fault in caption_faults.items()}
     for i in np.flatnonzero(np.isin(row, list(faults))).tolist():
         reasons[i] = faults[int(row[i])]

@@ -1,4 +1,4 @@
-"""Where pairs came from, and the folder for what is computed from them once."""
+"""The input of pairs, and the folder of what is computed from them once."""
 
 import hashlib
 import json
@@ -21,14 +21,14 @@ TABLES = "tables"  # folder of the cache directory: what was made of an input, o
 
 @dataclass(frozen=True)
 class Source:
-    """Enough to read pairs again, and to notice that they changed.
+    """All that is needed to read pairs again, and to notice changes.
 
     - ``kind``: name of the reader, or "memory"
     - ``paths``: absolute, in reading order
     - ``columns``: role -> column
     - ``fingerprint``: SHA-256 over contents and settings
     - ``explicit_lists``: whether the text column holds lists
-    - ``options``: what else finds the same rows again
+    - ``options``: further settings that find the same rows again
     - ``original``: the user's own files, where ``paths`` is a copy of them
     """
 
@@ -49,7 +49,7 @@ class Source:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The user's own files, without the tables in the cache directory. These where there are no others."""
+        """The user's own files, without the tables in the cache directory. Where there are no others, those tables."""
         tables = cache_dir().absolute() / TABLES
         return tuple(path for path in self.inputs if Path(path).absolute().parent != tables) or self.paths
 
@@ -61,8 +61,8 @@ def copied(source: Source, paths: Sequence[str]) -> Source:
 
 
 def fingerprint_of(source: Source) -> str:
-    """SHA-256 over the contents of a source's files as they are now, in order, and what else makes two sources differ.
-    Of pairs in memory their own. Raises DataError: a file cannot be read.
+    """SHA-256 over the contents of a source's files as they are now, in order, and of its settings. Pairs in memory
+    have their own. Raises DataError: a file cannot be read.
     """
     if source.kind == "memory":
         return source.fingerprint
@@ -76,13 +76,13 @@ def fingerprint_of(source: Source) -> str:
 
 def cache_dir() -> Path:
     """``$CLEANPAIRS_CACHE``, else ``$XDG_CACHE_HOME/cleanpairs``, else ``~/.cache/cleanpairs``. It need not exist."""
-    if own := os.environ.get("CLEANPAIRS_CACHE"):
-        return Path(own)
+    if folder := os.environ.get("CLEANPAIRS_CACHE"):
+        return Path(folder)
     if folder := os.environ.get("XDG_CACHE_HOME"):
         return Path(folder) / "cleanpairs"
-    with suppress(RuntimeError):  # a user without HOME, whom the system does not know
+    with suppress(RuntimeError):  # a user without HOME, unknown to the system
         return Path.home() / ".cache" / "cleanpairs"
-    return Path(_own_folder().name)
+    return Path(_temporary_folder().name)
 
 
 def cache_folder(name: str) -> Path:
@@ -94,8 +94,8 @@ def cache_folder(name: str) -> Path:
 
 
 @cache
-def _own_folder() -> tempfile.TemporaryDirectory[str]:
-    """Of this process, until it ends: a folder of a known name in /tmp may be somebody else's."""
+def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
+    """A folder of this process: one of a fixed name in /tmp may belong to another user."""
     return tempfile.TemporaryDirectory(prefix="cleanpairs-cache-", ignore_cleanup_errors=True)
 
 
@@ -122,11 +122,11 @@ def is_intact(path: Path) -> bool:
     return False
 
 
-LARGE = 64 * 2**20  # bytes: smaller files are hashed sooner than it is worth to remember them
+LARGE = 64 * 2**20  # bytes: hashing a smaller file is faster than remembering its hash
 SETTLED = 2.0  # seconds
 
 
-_known: dict[str, dict[str, Any]] = {}  # path -> what was seen of the file, and its SHA-256
+_digests: dict[str, dict[str, Any]] = {}  # path -> size and times of the file, and its SHA-256
 
 
 def digest_of(path: str | os.PathLike[str]) -> bytes:
@@ -137,23 +137,23 @@ def digest_of(path: str | os.PathLike[str]) -> bytes:
     change.
     """
     with open_regular(path) as file:
-        begun, name, seen = time.time(), os.path.abspath(path), _seen(file.fileno())
+        begun, name, seen = time.time(), os.path.abspath(path), _file_state(file.fileno())
         note = cache_dir() / "digests" / f"{hashlib.sha256(os.fsencode(name)).hexdigest()}.json"
-        cached = _known.get(name, {})
+        cached = _digests.get(name, {})
         if cached.get("seen") != seen and seen["size"] >= LARGE:
             cached = json.loads(read_cached(note) or b"{}")
         if cached.get("seen") == seen:
             return bytes.fromhex(cached["sha256"])
         digest = hashlib.file_digest(file, "sha256").digest()
-        if max(seen["modified"], seen["changed"]) < (begun - SETTLED) * 1e9 and _seen(file.fileno()) == seen:
-            _known[name] = {"seen": seen, "sha256": digest.hex()}
+        if max(seen["modified"], seen["changed"]) < (begun - SETTLED) * 1e9 and _file_state(file.fileno()) == seen:
+            _digests[name] = {"seen": seen, "sha256": digest.hex()}
             with suppress(OSError, CleanpairsError):
                 if seen["size"] >= LARGE:
-                    write_cached(note, json.dumps(_known[name]).encode())
+                    write_cached(note, json.dumps(_digests[name]).encode())
         return digest
 
 
-def _seen(fd: int) -> dict[str, int]:
+def _file_state(fd: int) -> dict[str, int]:
     stat = os.fstat(fd)
     times = {"modified": stat.st_mtime_ns, "changed": stat.st_ctime_ns}
     return {"device": stat.st_dev, "inode": stat.st_ino, "size": stat.st_size, **times}

@@ -1,4 +1,4 @@
-"""Readers of tables: rows in batches become pairs, in bounded memory. Of Parquet, and what all of them share."""
+"""Readers of tables: rows in batches become pairs, in bounded memory. Of Parquet, and the base of all readers."""
 
 import re
 from abc import ABC, abstractmethod
@@ -39,7 +39,7 @@ from cleanpairs.ops.mapped import mapped_array, release
 
 IN_MEMORY = 256 * 2**20  # bytes of vectors. More are mapped from a file in the cache directory
 BATCH = 512
-FAULT = "cleanpairs_fault"  # column of a table in the cache: what is wrong with a row
+FAULT = "cleanpairs_fault"  # column of a table in the cache: the fault of a row
 IMAGE_TYPE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])  # the storage of `datasets`' Image
 
 T = TypeVar("T")
@@ -68,7 +68,7 @@ def record_batch(schema: pa.Schema, columns: Mapping[str, Any], wanted: Sequence
 
 
 def chosen_split(split: str | None, splits: Sequence[str], where: str) -> str:
-    """The split that was asked for, else the only one, else ``train``. DataError where there is no such one."""
+    """The wanted split, else the only one, else ``train``. DataError where there is no such one."""
     if not splits:
         raise DataError(f"{where} has no splits; leave --split (split) out")
     name = split or (splits[0] if len(splits) == 1 else "train")
@@ -86,10 +86,10 @@ class TableReader(ABC):
 
     @abstractmethod
     def schema(self, source: Source) -> pa.Schema:
-        """Of the table."""
+        """The schema of the table."""
 
     def stored_schema(self, source: Source) -> pa.Schema:
-        """Of the first file: :meth:`schema` has no views and extensions."""
+        """The schema of the first file, with views and extensions, which :meth:`schema` has not."""
         return self.schema(source)
 
     @abstractmethod
@@ -110,7 +110,7 @@ class TableReader(ABC):
             first += len(cells)
 
     def images_at(self, source: Source, rows: Sequence[int]) -> list[bytes | None]:
-        """Encoded images (k,) at ``rows`` (k,), in any order. What lies before them is passed over."""
+        """Encoded images (k,) at ``rows`` (k,), in any order. Rows before them are skipped."""
         wanted, column = np.unique(np.asarray(rows, np.int64)), source.columns["image"]
         images: dict[int, bytes | None] = {}
         for first, parts in self._parts_of(source, wanted, [column]):
@@ -124,12 +124,12 @@ class TableReader(ABC):
         return [images.get(int(row)) for row in rows]
 
     def _parts_of(self, source: Source, wanted: np.ndarray, columns: list[str]) -> Iterator[tuple[int, Iterator[Rows]]]:
-        """First row and batches of the parts in which the rows ``wanted`` (k,), rising, are."""
+        """First row and batches of the parts that hold the rows ``wanted`` (k,), rising."""
         if len(wanted):
             yield 0, self.batches(source, BATCH, columns)
 
     def mapped(self, source: Source) -> list[np.ndarray]:
-        """Vectors (n_rows, R, D), and those of captions (n_rows, D), that may stay where they are. None by default."""
+        """Vectors (n_rows, R, D), and those of captions (n_rows, D), that stay in their files. Empty by default."""
         return []
 
     def some(self, source: Source, batch_rows: int, columns: Sequence[str] | None) -> Iterator[Rows]:
@@ -143,7 +143,7 @@ class TableReader(ABC):
             yield Rows("", pa.RecordBatch.from_pylist([], schema=schema))
 
     def names(self, source: Source, first: int, n: int) -> pa.Array:
-        """What the rows from ``first`` on (n,) are called where they have no key: their numbers."""
+        """The names (n,) of the rows from ``first`` on where they have no key: their numbers."""
         return row_numbers(first, n)
 
     def _wanted(self, source: Source) -> list[str]:
@@ -182,7 +182,7 @@ class TableReader(ABC):
         return next((shape for shape in map(vector_shape, columns) if shape is not None), None)
 
     def described(self, data: str, paths: Sequence[str], n_rows: int, request: DataOptions, **options: str) -> Source:
-        """The source that these files are: its columns found, its files hashed."""
+        """The source of these files: find its columns, and hash its files."""
         n_rows = n_rows if request.limit is None else min(request.limit, n_rows)
         root = None if request.image_root is None else str(Path(request.image_root).absolute())
         given = {} if request.text_column is None else {"text": request.text_column}
@@ -207,11 +207,11 @@ class ParquetReader(TableReader):
         """Whether ``data`` looks like Parquet: a file or glob, or a directory with ``*.parquet`` in it or below."""
         path = Path(data)
         if path.is_dir():
-            return bool(parquet_files(path)) and not any(path.glob("*_ims.npy"))  # beside those lies their truth
+            return bool(parquet_files(path)) and not any(path.glob("*_ims.npy"))  # a truth in Parquet goes with those
         return path.is_file() or any(c in data for c in "*?[")
 
     def open(self, data: str, request: DataOptions) -> Source:
-        """Where the data is, what its columns are. Nothing but schemas and hashes is read."""
+        """Find the files and their columns. Only schemas are read, and files are hashed."""
         folder = Path(data).absolute()
         if folder.is_file() and folder.suffix not in (".parquet", ".pq") and not begins_with(folder, b"PAR1"):
             raise DataError(f"{data} is no Parquet, CSV, TSV, JSON, .npy, .arrow or .tar: see docs/inputs.md")
@@ -227,7 +227,7 @@ class ParquetReader(TableReader):
         return self.described(data, paths, sum(count_rows(paths)), request, **options)
 
     def schema(self, source: Source) -> pa.Schema:
-        """The one that the files share. Texts that spell lists of captions are lists."""
+        """The schema that the files share. Texts that spell lists of captions are lists."""
         schema = common_schema(source.paths)
         schema = schema.remove(schema.get_field_index(FAULT)) if FAULT in schema.names else schema
         at = schema.get_field_index(source.columns.get("text", ""))
@@ -242,23 +242,23 @@ class ParquetReader(TableReader):
     def batches(
         self, source: Source, batch_rows: int, columns: Sequence[str] | None, first: int = 0, rows: int | None = None
     ) -> Iterator[Rows]:
-        """See :class:`TableReader`. Of ``rows`` rows from ``first`` on: the row groups before them are not read."""
+        """See :class:`TableReader`. Reads ``rows`` rows from ``first`` on, and not the row groups before them."""
         rows = source.n_rows if rows is None else rows
         text = source.columns.get("text") if "captions" in source.options else None
         schema = None if text is None else self.schema(source)
-        noted = FAULT in common_schema(source.paths[:1]).names  # all files have the same columns
-        wanted = columns if columns is None or not noted else [*columns, FAULT]
-        for path, whole in iter_batches(source.paths, wanted, batch_rows, rows, first):
-            batch, faults = whole, dict[int, str]()
-            if noted:
-                faults = {i: why for i, why in enumerate(whole[FAULT].to_pylist()) if why is not None}
-                batch = whole.drop_columns([FAULT])
+        has_faults = FAULT in common_schema(source.paths[:1]).names  # all files have the same columns
+        wanted = columns if columns is None or not has_faults else [*columns, FAULT]
+        for path, read in iter_batches(source.paths, wanted, batch_rows, rows, first):
+            batch, faults = read, dict[int, str]()
+            if has_faults:
+                faults = {i: why for i, why in enumerate(read[FAULT].to_pylist()) if why is not None}
+                batch = read.drop_columns([FAULT])
             if schema is None or text not in batch.schema.names:
                 yield Rows(path, batch, faults)
                 continue
-            column, spoilt = caption_column(texts_of(batch[text]), lists=True)
+            column, caption_faults = caption_column(texts_of(batch[text]), lists=True)
             values = dict(zip(batch.schema.names, batch.columns, strict=True)) | {text: column}
-            yield Rows(path, record_batch(schema, values, columns), faults, spoilt)
+            yield Rows(path, record_batch(schema, values, columns), faults, caption_faults)
 
     def iter_range(
         self, source: Source, first: int, rows: int, batch_rows: int, *, hash_vectors: bool = True
@@ -275,7 +275,7 @@ class ParquetReader(TableReader):
     def _parts_of(self, source: Source, wanted: np.ndarray, columns: list[str]) -> Iterator[tuple[int, Iterator[Rows]]]:
         paths = [path for path in source.paths if not path.endswith(".npy")]
         for number, before, in_file in rows_by_file(count_rows(paths), wanted):
-            path = paths[number]  # alone: of several each is looked at, for the schema that they share
+            path = paths[number]  # alone: for several files the schema of each is read
             for _, first, rows in rows_by_file(group_sizes(path), in_file):
                 read = iter_batches([path], columns, BATCH, int(rows[-1]) + 1, first)
                 yield before + first, (Rows(path, batch) for path, batch in read)
@@ -292,7 +292,7 @@ def _complete_request(paths: Sequence[str], request: DataOptions, data: str) -> 
         cells = (image_cells(batch.column(0)) for _, batch in iter_batches(paths, [name], LOOK_AT, LOOK_AT))
         return list(chain.from_iterable(cells))
 
-    with suppress(DataError):  # images that are missing are said to be, row by row
+    with suppress(DataError):  # each row without its image gets a reason later
         located = with_images(schema, column, file, request)
         if located.image_column != request.image_column or located.image_root != str(file.parent):
             request = located

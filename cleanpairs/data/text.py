@@ -1,4 +1,4 @@
-"""Captions as data: their normal form, their hash, what is no caption, how they are shown."""
+"""Captions as data: their normal form, their hash, their faults, and how they are printed."""
 
 import hashlib
 import re
@@ -15,7 +15,7 @@ _SEPARATORS = re.compile(  # after NFKC, which makes full-width forms and the el
     "\u2010-\u201f\u2039\u203a\u3001\u3002\u3008-\u3011\u3014-\u301f\u30fb]+"
 )
 NOT_UTF8 = "the caption is not UTF-8"
-NOT_FINITE = "is not finite"  # said of a vector
+NOT_FINITE = "is not finite"  # the end of a reason of a vector
 NO_DOWNLOAD = "the download failed"
 NO_CAPTION_FILE = "there is no caption file"
 
@@ -38,7 +38,7 @@ def text_groups(captions: Iterable[str] | pa.Array) -> np.ndarray:
 
 
 def unusable_captions(captions: Iterable[str | None]) -> dict[int, str]:
-    """Number of each unusable caption -> why it is that."""
+    """Number of each unusable caption -> why it is unusable."""
     most = limit("caption_bytes")
     return {i: fault for i, caption in enumerate(captions) if (fault := _fault(caption, most))}
 
@@ -71,10 +71,10 @@ def concerns_caption(reason: str) -> bool:
 
 def visible(text: object, most: int = 280) -> str:
     """``text`` on one line, at most ``most`` characters, control, bidirectional and zero-width ones, lone surrogates
-    and private or unassigned code points as ``⟨U+202E⟩``. Escaping for HTML is the template's.
+    and private or unassigned code points as ``⟨U+202E⟩``. Templates escape HTML.
     """
     raw = str(text)
     # The two joiners are parts of correct Persian and of many emoji: harmless.
     plain = (c.isprintable() or c.isspace() or c in "\u200c\u200d" for c in raw[:most])
-    shown = "".join(c if ok else f"⟨U+{ord(c):04X}⟩" for c, ok in zip(raw, plain, strict=False))
-    return " ".join(shown.split()) + (" …" if len(raw) > most else "")
+    escaped = "".join(c if ok else f"⟨U+{ord(c):04X}⟩" for c, ok in zip(raw, plain, strict=False))
+    return " ".join(escaped.split()) + (" …" if len(raw) > most else "")

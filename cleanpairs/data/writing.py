@@ -1,4 +1,4 @@
-"""The one way in which Parquet is written: zstd except for bytes, page checksums, a page index, bounded row groups, no
+"""Writes all Parquet: zstd except for bytes, page checksums, a page index, bounded row groups, no
 dictionary of floats. A store that has a file of almost the same rows needs few new bytes.
 """
 
@@ -35,13 +35,13 @@ def with_image_feature(schema: pa.Schema) -> pa.Schema:
         if pa.types.is_null(kind.field("path").type):
             parts = [f.with_type(pa.string()) if f.name == "path" else f for f in kind]
             schema = schema.set(at, schema.field(at).with_type(pa.struct(parts)))
-    for noted in (schema, schema.remove_metadata()):  # notes that cannot be read, of another version, are left out
+    for noted in (schema, schema.remove_metadata()):  # notes of another version, which cannot be read, are left out
         with suppress(KeyError, TypeError, AttributeError, ValueError, NotImplementedError):
             features = noted_features(noted)
             features |= {name: Image() for name in images if isinstance(features[name], dict)}  # it may be Audio
             metadata[b"huggingface"] = json.dumps({"info": {"features": features.to_dict()}}).encode()
             return schema.with_metadata(metadata)
-    return schema  # it has a type that `datasets` cannot open whatever we note: a map, a view
+    return schema  # `datasets` cannot open one of its types with any note: a map, a view
 
 
 def noted_features(schema: pa.Schema) -> Any:
@@ -62,8 +62,8 @@ def noted_features(schema: pa.Schema) -> Any:
 
 
 class Sink(ABC):
-    """Takes tables until its ``with`` block ends. ``rows``: written so far. ``parts``: of a directory, file name ->
-    rows, those that hold rows.
+    """Takes tables until its ``with`` block ends. ``rows``: number of rows so far. ``parts``: of a directory, file
+    name -> rows, of files that hold rows.
     """
 
     rows = 0
@@ -84,7 +84,7 @@ class Sink(ABC):
         """Write and close what is still open."""
 
     def abandon(self) -> None:  # noqa: B027 - not every one has something to close
-        """Close what is open: the staging around it throws the files away."""
+        """Close what is open. The staging directory removes the files."""
 
     def __enter__(self) -> Self:
         return self
@@ -158,7 +158,7 @@ class ParquetSink(Sink):
 
 
 def _compression(schema: pa.Schema) -> dict[str, str]:
-    """The compression of each column. Bytes have none: pictures are packed already, and equal ones stay equal bytes.
+    """The compression of each column. Bytes have none: images are packed already, and equal ones stay equal bytes.
 
     Pages are not cut by their content: where a disk is full, that ends the process (pyarrow 24, a column of floats).
     """
@@ -171,7 +171,7 @@ def _compression(schema: pa.Schema) -> dict[str, str]:
 
 
 def write_tables(path: Path, tables: Iterable[pa.Table]) -> bool:
-    """Tables of one schema as one Parquet file. Whether there are any: of none there is no file."""
+    """Write tables of one schema as one Parquet file. Return whether there are any: without rows there is no file."""
     sink: ParquetSink | None = None
     with ExitStack() as files:
         for table in tables:
@@ -181,7 +181,7 @@ def write_tables(path: Path, tables: Iterable[pa.Table]) -> bool:
 
 
 def cached_tables(tables: Iterable[pa.Table]) -> Path | None:
-    """Tables of one schema as a Parquet file in the cache directory, named by its content. None of none."""
+    """Write tables of one schema as Parquet in the cache directory, named by its content. None without tables."""
     folder = cache_folder(TABLES)
     with scratch_directory("dataset", folder) as scratch:
         rows = scratch / "rows.parquet"

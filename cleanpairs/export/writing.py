@@ -88,9 +88,9 @@ def _output_paths(out: Path, directory: bool, settings: "ExportSettings") -> dic
         if directory and name != "out" and resolved.is_relative_to(out.resolve()):
             raise ConfigError(f"{name} would be {path}, in the output {out}, which is written as a whole: name another")
         seen[resolved] = name
-    require_own_file(targets["manifest"], lambda path: {"files", "counts"} <= read_json(path).keys(), "export's")
+    require_own_file(targets["manifest"], lambda path: {"files", "counts"} <= read_json(path).keys())
     if settings.ledger is None:
-        require_own_file(targets["ledger"], lambda p: {"pair_id", "action"} <= set(pq.read_schema(p).names), "export's")
+        require_own_file(targets["ledger"], lambda p: {"pair_id", "action"} <= set(pq.read_schema(p).names))
     return targets
 
 

@@ -1,8 +1,8 @@
-"""`datasets`: what ``Dataset.save_to_disk`` and ``DatasetDict.save_to_disk`` leave, and datasets on the hub.
+"""`datasets`: directories of ``Dataset.save_to_disk`` and ``DatasetDict.save_to_disk``, and datasets on the hub.
 
 The Arrow files are read memory-mapped, in small batches, which are validated in full before they are used: a damaged
 file would otherwise end in a signal. An IPC stream that was cut between two batches reads back short without an error,
-so its end is looked for. Nothing is fetched unless the name says so: ``hf://owner/name``.
+so its end is checked. Nothing is fetched unless the name says so: ``hf://owner/name``.
 """
 
 import os
@@ -45,7 +45,7 @@ class DatasetsReader(TableReader):
         return any((path / name).is_file() for name in ("state.json", "dataset_dict.json"))
 
     def open(self, data: str, request: DataOptions) -> Source:
-        """The Arrow files of one split (``train`` where none is named)."""
+        """Find the Arrow files of one split (``train`` where none is named)."""
         if data.startswith(HUB):
             paths, root = _fetched(data, request.split)
             request = replace(request, image_root=request.image_root or root)
@@ -59,7 +59,7 @@ class DatasetsReader(TableReader):
         return self.described(data, paths, n_rows, request)
 
     def schema(self, source: Source) -> pa.Schema:
-        """The one that the files share. Where a dataset has no rows there is none of them, and its note tells."""
+        """The schema that the files share. A dataset without rows has no files, only a note of its columns."""
         note = source.paths[0]
         if not note.endswith(".json"):
             return shared_schema(source.paths, lambda path: plain_schema(_mapped(path).schema))
@@ -106,7 +106,7 @@ def stored_files(folder: Path, split: str | None = None) -> list[str]:
 
 
 def _fetched(data: str, split: str | None) -> tuple[list[str], str]:
-    """The Arrow files of a dataset on the hub, in `datasets`' own cache, and the folder of what was fetched."""
+    """The Arrow files of a dataset on the hub, in `datasets`' own cache, and the folder of the hub's cache."""
     name = re.fullmatch(r"hf://(?:datasets/)?([\w.-]+/[\w.-]+)(?:@([\w./-]+))?", data)
     if name is None:
         raise DataError(f"{data} is no dataset on the hub: write hf://owner/name, or hf://owner/name@revision")
@@ -138,7 +138,7 @@ def cached_files(loaded: Any, data: str) -> list[str]:
 
 
 def _mapped(path: str) -> pa.Table:
-    """The rows of a file or a stream, of which only the headers are read."""
+    """The rows of a file or a stream, of which only headers are read."""
     of_file, end_of_stream = b"ARROW1", b"\xff\xff\xff\xff\x00\x00\x00\x00"
     with reading(path, *_ERRORS):
         with open_regular(path) as file:
@@ -154,7 +154,7 @@ def _mapped(path: str) -> pa.Table:
 
 
 def _check_names(kind: pa.Schema | pa.DataType) -> None:
-    """UnicodeDecodeError where the name of a column, or of a part of one, is not UTF-8."""
+    """Raise UnicodeDecodeError where the name of a column, or of a part of one, is not UTF-8."""
     fields = kind if isinstance(kind, pa.Schema) else [kind.field(i) for i in range(kind.num_fields)]
     for field in fields:
         _ = field.name
@@ -162,7 +162,7 @@ def _check_names(kind: pa.Schema | pa.DataType) -> None:
 
 
 def count_arrow_rows(path: str) -> int:
-    """Rows of a file. Its batches are mapped, not read."""
+    """The number of rows of a file. Its batches are mapped, not read."""
     return len(_mapped(path))
 
 

@@ -1,4 +1,4 @@
-"""File names as people give them: one file, a directory, a glob, or braces as WebDataset writes them."""
+"""File names of the user: one file, a directory, a glob, or braces as WebDataset writes them."""
 
 import glob
 import os
@@ -52,7 +52,7 @@ def expand_files(data: str, ending: str) -> list[str]:
 def files_below(folder: Path, ending: str = "", depth: int = 4) -> Iterator[Path]:
     """The files in a folder, and in those below it down to ``depth``, sorted, without hidden ones.
 
-    ``ending``: in small letters, of names in capitals too.
+    ``ending``: in small letters. Names in capitals match too.
     """
     with reading(folder), os.scandir(folder) as entries:
         ordered = sorted(entries, key=lambda entry: entry.name)

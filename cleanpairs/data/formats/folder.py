@@ -1,9 +1,9 @@
 """Captions in a file beside the images that it names: CSV, TSV, JSON (Lines), COCO.
 
-Given is the file, or a folder that holds just one such. ``metadata.csv`` and ``metadata.jsonl`` (the image folders of
+The input is the file, or a folder with just one such file. ``metadata.csv`` and ``metadata.jsonl`` (image folders of
 `datasets`) and ``captions.txt`` (Flickr8k) are looked for first. Image paths are relative to the file's folder, or to
-``image_root``, and never leave it. One bad line costs one row: it is set aside with its number and the reason. What
-makes the rest of the file doubtful, as a quote that is never closed, is an error that names file and line.
+``image_root``, and never leave it. One bad line costs one row: it is quarantined with its number and the reason. If a
+fault makes the rest of the file doubtful, as a quote that is never closed, an error names file and line.
 
 COCO's ``captions_*.json`` has ``images`` (``id``, ``file_name``) and ``annotations`` (``image_id``, ``caption``).
 Karpathy's ``dataset_*.json`` has ``images`` alone, each with ``filename``, ``split``, and ``sentences`` (``raw``).
@@ -41,7 +41,7 @@ FIRST = ("metadata.csv", "metadata.jsonl", "captions.txt")
 
 
 class Listing(NamedTuple):
-    """Rows, why some are unusable, or one of their captions, and what they are called where they have no key."""
+    """Rows, why some of them, or of their captions, are unusable, and their names where they have no key."""
 
     table: pa.Table
     faults: Mapping[int, str] = MappingProxyType({})
@@ -64,7 +64,7 @@ def _split_folders(folder: Path) -> dict[str, Path]:
 
 
 class ListingReader(TableReader):
-    """Reads rows that are held, of which a column of text names image files. The column then holds their bytes."""
+    """Reads rows in memory, of which a column of text names image files. The column then holds their bytes."""
 
     @abstractmethod
     def listing(self, source: Source) -> Listing:
@@ -97,7 +97,7 @@ class ListingReader(TableReader):
         name = name if columns is None or name in columns else None
         paths = [None] * len(table) if name is None else [path or None for path in table[name].to_pylist()]
         file, root = source.paths[0], source.image_root
-        at = enumerate(map(named_file, paths if columns != [name] else []))  # not where pictures alone are wanted
+        at = enumerate(map(named_file, paths if columns != [name] else []))  # not where only images are wanted
         named = {i: (path, os.path.dirname(file)) for i, path in at if path}
         faults = {**ambiguous_paths(named, root), **listing.faults}
         cells = ({"bytes": path and encoded_bytes(path, file, root), "path": path} for path in paths)
@@ -107,8 +107,8 @@ class ListingReader(TableReader):
             part = table.slice(first, len(images)).combine_chunks().to_batches()[0]
             values = dict(zip(part.schema.names, part.columns, strict=True)) | ({} if name is None else {name: images})
             why = {i - first: faults[i] for i in range(first, last) if i in faults}
-            spoilt = {(i - first, k): fault for (i, k), fault in listing.caption_faults.items() if first <= i < last}
-            yield Rows(file, record_batch(schema, values, columns), why, spoilt)
+            bad = {(i - first, k): fault for (i, k), fault in listing.caption_faults.items() if first <= i < last}
+            yield Rows(file, record_batch(schema, values, columns), why, bad)
             first = last
 
     def images_at(self, source: Source, rows: Sequence[int]) -> list[bytes | None]:
@@ -139,7 +139,7 @@ class FolderReader(ListingReader):
         return path.is_file() and (kind in (*ENDINGS, ".txt") or (path.suffix == ".json" and begins_with(path, b"[")))
 
     def open(self, data: str, request: DataOptions) -> Source:
-        """The file, its columns, and the folder of the images. Of its splits one, where it has a column of them."""
+        """Find the file, its columns, the folder of the images, and the split, where the file has a column of them."""
         path, encoding = Path(data).absolute(), request.encoding
         options = {} if encoding is None else {"encoding": encoding}
         if path.is_dir() and not annotation_files(path):
@@ -176,7 +176,7 @@ def _listing(path: str, encoding: str | None, split: str | None, text: str | Non
 
 
 def _file_keys(paths: Sequence[str | None]) -> list[str | None]:
-    """What rows are called by their images. Rows of one image are ``a.jpg#0``, ``a.jpg#1``, as in Flickr30k."""
+    """The names of rows by their images. Rows of one image are ``a.jpg#0``, ``a.jpg#1``, as in Flickr30k."""
     counts, seen = Counter(paths), Counter[str | None]()
     keys: list[str | None] = []
     for path in paths:
@@ -239,7 +239,7 @@ def _captioned(path: str) -> Listing | None:
     try:
         with reading(path):
             content = read_json(path)
-    except ValueError:  # the reader of records says what it is
+    except ValueError:  # the reader of records raises its error
         return None
     images = content.get("images") if isinstance(content, dict) else None
     if not isinstance(images, list) or not all(isinstance(image, dict) for image in images):
@@ -251,12 +251,12 @@ def _captioned(path: str) -> Listing | None:
         rows = [_karpathy(image, i) for i, image in enumerate(images)]
     else:
         return None
-    captions = [[each for caption in row["captions"] for each in captions_of(caption)] for row in rows]
-    spoilt = {(i, k): why for i, cell in enumerate(captions) for k, (_, why) in enumerate(cell) if why}
+    captions = [[pair for caption in row["captions"] for pair in captions_of(caption)] for row in rows]
+    bad = {(i, k): why for i, cell in enumerate(captions) for k, (_, why) in enumerate(cell) if why}
     rows = [row | {"captions": [text for text, _ in cell]} for row, cell in zip(rows, captions, strict=True)]
     text = pa.string()
     schema = pa.schema({"key": text, "image": text, "captions": pa.list_(text), "split": text})
-    return Listing(pa.Table.from_pylist(rows, schema), faults, spoilt)
+    return Listing(pa.Table.from_pylist(rows, schema), faults, bad)
 
 
 def _coco(path: str, images: list[Any], annotations: Any) -> tuple[list[dict[str, Any]], dict[int, str]]:
@@ -280,17 +280,17 @@ def _coco(path: str, images: list[Any], annotations: Any) -> tuple[list[dict[str
     problems: list[str] = []
     annotations = annotations if isinstance(annotations, list) else [annotations]
     for i, annotation in enumerate(annotations):
-        about = annotation if isinstance(annotation, dict) else {}
-        key = _identity(about.get("image_id"))
+        fields = annotation if isinstance(annotation, dict) else {}
+        key = _identity(fields.get("image_id"))
         row = row_of.get(key or "") or (numbers.get(int(key)) if key and key.isdecimal() else None)
         if row is None:
             row = {"key": key, "image": None, "captions": []}
-            faults[len(rows)] = f"annotation {i}: there is no image with the id {about.get('image_id')!r}"
+            faults[len(rows)] = f"annotation {i}: there is no image with the id {fields.get('image_id')!r}"
             problems.append(faults[len(rows)])
             rows.append(row)
-        elif "caption" not in about:
+        elif "caption" not in fields:
             problems.append(f"annotation {i}: it has no caption; COCO's captions are in captions_*.json")
-        row["captions"].append(about.get("caption"))
+        row["captions"].append(fields.get("caption"))
     if problems and len(problems) == len(annotations):
         raise DataError(f"{path}, {problems[0]}")
     return rows, faults
@@ -319,8 +319,8 @@ def _of_split(whole: Listing, split: str | None) -> Listing:
     rows = np.flatnonzero(pc.is_in(whole.table["split"], pa.array(split.split("+"))))
     at = {row: i for i, row in enumerate(rows.tolist())}
     faults = {at[row]: why for row, why in whole.faults.items() if row in at}
-    spoilt = {(at[row], k): why for (row, k), why in whole.caption_faults.items() if row in at}
-    return Listing(taken(whole.table, rows), faults, spoilt)
+    bad = {(at[row], k): why for (row, k), why in whole.caption_faults.items() if row in at}
+    return Listing(taken(whole.table, rows), faults, bad)
 
 
 def _text(value: Any) -> str | None:

@@ -1,7 +1,7 @@
 """A folder of images, each with its caption in a file of the same name. Also the ``files`` format of img2dataset.
 
 The caption is the .txt, .caption or .text, else a field of the .json. Sub-folders are read as well. An image without a
-caption is a row, as is a caption without an image: both are set aside.
+caption is a row, as is a caption without an image: both are quarantined.
 
 img2dataset leaves ``00000.parquet`` beside the folder ``00000``. Then the rows are those of the Parquet file, and the
 images are found by their keys.
@@ -46,7 +46,7 @@ class _Named(NamedTuple):
 
 
 def _named_alike(folder: Path) -> dict[str, _Named]:
-    """The files below a folder, by their path without ending. Of names in NFC and NFD, as of macOS, one."""
+    """The files below a folder, by their path without ending. Names in NFC and NFD, as of macOS, are one."""
     by_key: dict[str, _Named] = {}
     for path in files_below(folder):
         ending = path.suffix.lower()
@@ -63,13 +63,13 @@ def _named_alike(folder: Path) -> dict[str, _Named]:
 
 
 def _shards(path: Path) -> list[Path]:
-    """img2dataset's Parquet files, of a folder or the one given, beside which lie folders with their images."""
+    """img2dataset's Parquet files, of a folder or the one given, next to which are folders with their images."""
     files = [Path(p) for p in parquet_files(path)] if path.is_dir() else [path] if path.suffix == ".parquet" else []
     if not any(_is_image(p) for file in files if file.with_suffix("").is_dir() for p in file.with_suffix("").iterdir()):
         return []
     schema = common_schema([str(file) for file in files])
-    held = any(is_bytes(field.type) or pa.types.is_struct(field.type) for field in schema)
-    return files if "key" in schema.names and not held else []
+    has_images = any(is_bytes(field.type) or pa.types.is_struct(field.type) for field in schema)
+    return files if "key" in schema.names and not has_images else []
 
 
 def _is_image(path: Path) -> bool:
@@ -77,7 +77,7 @@ def _is_image(path: Path) -> bool:
 
 
 class ImageFolderReader(ListingReader):
-    """Reads a folder of images with captions beside them, as a table in the cache directory that names the images."""
+    """Reads a folder of images, each with its caption, as a table in the cache directory that names the images."""
 
     kind = "images"
 
@@ -92,7 +92,7 @@ class ImageFolderReader(ListingReader):
         return any(named.images and (named.captions or named.notes) for named in _named_alike(path).values())
 
     def open(self, data: str, request: DataOptions) -> Source:
-        """The table of what lies in the folder."""
+        """Make the table of the folder's images and captions."""
         path = Path(data).absolute()
         folder = path if path.is_dir() else path.parent
         if files := _shards(path):
@@ -124,7 +124,7 @@ def _listing(path: str) -> Listing:
 
 
 def _of_names(folder: Path, encoding: str | None) -> tuple[pa.Table, list[Path]]:
-    """The rows of a folder, ``key``, ``file_name``, ``caption`` and what is wrong, and the files of its captions."""
+    """The rows of a folder, ``key``, ``file_name``, ``caption`` and faults, and the files of its captions."""
     rows: list[tuple[str, str | None, Any, str | None]] = []
     files: list[Path] = []
     for name, (images, captions, notes) in _named_alike(folder).items():
@@ -140,19 +140,19 @@ def _of_names(folder: Path, encoding: str | None) -> tuple[pa.Table, list[Path]]
             key = name if len(images) == 1 else f"{name}{image.suffix}"
             path = image.relative_to(folder).as_posix()
             plain = plain_text(path)
-            odd = None if plain == path else f"the name of its file is not UTF-8: {plain!r}; rename it"
-            rows.append((key, path, caption, odd or fault))
+            name_fault = None if plain == path else f"the name of its file is not UTF-8: {plain!r}; rename it"
+            rows.append((key, path, caption, name_fault or fault))
     keys, names, values, faults = map(list, zip(*rows, strict=True))
-    column, spoilt = caption_column(values)
-    for (i, k), why in spoilt.items():  # one caption that is none costs the row
+    column, bad = caption_column(values)
+    for (i, k), why in bad.items():  # one unusable caption makes the row unusable
         faults[i] = faults[i] or (f"caption {k + 1}: {why}" if k else why)
     table = {"key": keys, "file_name": names, FAULT: faults}
-    texts = {name: [None if t is None else plain_text(t) for t in some] for name, some in table.items()}
-    return pa.table({name: pa.array(some, pa.string()) for name, some in texts.items()} | {"caption": column}), files
+    texts = {name: [None if t is None else plain_text(t) for t in cells] for name, cells in table.items()}
+    return pa.table({name: pa.array(cells, pa.string()) for name, cells in texts.items()} | {"caption": column}), files
 
 
 def _caption(captions: list[Path], notes: list[Path], encoding: str | None) -> tuple[Any, str | None]:
-    """The caption in the first of the files that holds one, and what is wrong with it."""
+    """The caption of the first file that has one, and its fault."""
     try:
         for file in sorted(captions, key=lambda path: CAPTIONS.index(path.suffix[1:].lower())):
             with reading(file), open_regular(file) as opened:
@@ -184,20 +184,20 @@ def _of_shards(files: list[Path]) -> tuple[pa.Table, str]:
         table = table.set_column(table.column_names.index("key"), "key", keys)
         images = {p.stem: f"{folder.name}/{p.name}" for p in sorted(folder.glob("*")) if _is_image(p)}
         paths: list[str | None] = [None] * len(table)
-        strange: dict[str, str] = {}
+        unknown: dict[str, str] = {}
         for (key, path), row in zip(images.items(), sidecar_rows(list(images), table).to_pylist(), strict=True):
             if row is None or paths[row] is not None:
-                strange[key] = path
+                unknown[key] = path
             else:
                 paths[row] = path
         named = ("a null key" if key is None else f"the key {str(key)!r}" for key in texts_of(keys))
         faults = [None if p else f"{folder.name} has no image of {key}" for key, p in zip(named, paths, strict=True)]
-        own: list[Any] = list(strange)
+        added: list[Any] = list(unknown)
         if pa.types.is_integer(keys.type):
-            own = [int(key) if re.fullmatch("[0-9]{1,18}", key) else None for key in strange]
-        rows = pa.concat_tables([table, pa.table({"key": pa.array(own, keys.type)})], promote_options="default")
-        paths += strange.values()
-        faults += [f"{file.name} has no row of the key {key!r}" for key in strange]
+            added = [int(key) if re.fullmatch("[0-9]{1,18}", key) else None for key in unknown]
+        rows = pa.concat_tables([table, pa.table({"key": pa.array(added, keys.type)})], promote_options="default")
+        paths += unknown.values()
+        faults += [f"{file.name} has no row of the key {key!r}" for key in unknown]
         rows = rows.append_column(name, pa.array(paths, pa.string()))
         tables.append(rows.append_column(FAULT, pa.array(faults, pa.string())))
     return pa.concat_tables(tables, promote_options="permissive"), name

@@ -21,8 +21,8 @@ _ERRORS = "read as Lance", ValueError, RuntimeError, pa.ArrowException
 
 
 def lance_module() -> Any:
-    """The package. ConfigError where it is not installed."""
-    os.environ.setdefault("LANCE_LOG", "error")  # it warns of each dataset that is new
+    """Import the package. Raises ConfigError: it is not installed."""
+    os.environ.setdefault("LANCE_LOG", "error")  # it warns of each new dataset
     try:
         import lance
     except ImportError as error:
@@ -31,17 +31,17 @@ def lance_module() -> Any:
 
 
 class LanceReader(TableReader):
-    """Reads the latest version of a Lance dataset. What is added later is another input."""
+    """Reads the latest version of a Lance dataset. A later version is another input."""
 
     kind = "lance"
 
     @staticmethod
     def recognises(data: str) -> bool:
-        """Whether ``data`` is the directory of one."""
+        """Whether ``data`` is the directory of a Lance dataset."""
         return Path(data, "_versions").is_dir()
 
     def open(self, data: str, request: DataOptions) -> Source:
-        """All files below it, its rows and columns."""
+        """Find all files below the directory, the rows and the columns."""
         folder = Path(data).absolute()
         with reading(folder, *_ERRORS):
             dataset = lance_module().dataset(str(folder))

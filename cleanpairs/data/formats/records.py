@@ -1,7 +1,7 @@
 """The records of a file of text: CSV, TSV, JSON or JSON Lines, perhaps packed by gzip.
 
-One bad line costs one row: it is set aside with its number and the reason. What makes the rest of the file doubtful, as
-a quote that is never closed, is an error that names file and line.
+One bad line costs one row: it is quarantined with its number and the reason. A fault that makes the rest of the file
+doubtful, as a quote that is never closed, is an error that names file and line.
 """
 
 import csv
@@ -28,7 +28,7 @@ from cleanpairs.data.formats.file_names import IMAGES
 ENDINGS = (".csv", ".tsv", ".token", ".jsonl", ".ndjson")
 MAX_FIELD = 16 * 2**20  # characters of a field of CSV, bytes of a line of JSON
 _IMAGE_NAME = re.compile(rf"({'|'.join(map(re.escape, IMAGES))})\b", re.IGNORECASE)
-_SPOILT = re.compile("[\ud800-\udfff]")  # bytes that were not UTF-8
+_NOT_UTF8 = re.compile("[\ud800-\udfff]")  # bytes that were not UTF-8
 _BREAK = re.compile("\r\n|\r|\n")
 Record = tuple[dict[str, Any], str | None]  # values by column, and why it cannot be used
 
@@ -59,8 +59,8 @@ def file_kind(path: str | Path) -> str:
 def read_records(path: str, encoding: str | None = None, text: str | None = None) -> Records:
     """The records of a file, by its ending. ``text``: the column of captions, where it has no usual name.
 
-    CSV gives texts, but for given similarities and ``true_mismatch``. Of JSON a column whose values do not go together
-    becomes their JSON, as text. Captions are as :func:`cleanpairs.data.captions.captions_of` finds them.
+    Columns of CSV are texts, but for given similarities and ``true_mismatch``. A column of JSON whose values have no
+    common type becomes their JSON, as text. Captions are as :func:`cleanpairs.data.captions.captions_of` finds them.
     """
     kind = file_kind(path)
     head = None if kind in (".jsonl", ".ndjson", ".json") else _header(path, encoding)
@@ -90,7 +90,7 @@ def read_records(path: str, encoding: str | None = None, text: str | None = None
 
 
 def _captions(captions: pa.Array, values: Sequence[Any]) -> tuple[pa.Array, Faults]:
-    """The captions in ``values``, which Arrow has as ``found``. These where not one is a text."""
+    """The captions in ``values``, and their faults. The column ``captions`` as it is where no value has a text."""
     if captions.type == pa.list_(pa.string()):
         return captions, {}
     column, faults = caption_column(values)
@@ -116,7 +116,7 @@ def _typed(name: str, values: Sequence[Any]) -> pa.Array:
 
 @contextmanager
 def _opened(path: str, encoding: str | None = None) -> Iterator["BufferedReader[Any] | BytesIO"]:
-    """The bytes of a file, unpacked. Where no ``encoding`` is given and the mark of UTF-16 is there, as UTF-8."""
+    """The bytes of a file, unpacked. Without an ``encoding``, a file with the mark of UTF-16 becomes UTF-8."""
     with (
         reading(path, "read", EOFError, zlib.error),
         open_regular(path) as plain,
@@ -138,7 +138,7 @@ def _opened_text(path: str, encoding: str | None) -> Iterator[TextIOWrapper]:
 
 
 def _header(path: str, encoding: str | None) -> _Head:
-    """The tab is the delimiter of a ``.tsv``, else the commonest one of the header."""
+    """Read the header. Its delimiter is the tab of a ``.tsv``, else the commonest one."""
     try:
         with _opened_text(path, encoding) as file:
             line = file.readline(MAX_FIELD)
@@ -149,7 +149,7 @@ def _header(path: str, encoding: str | None) -> _Head:
     tabs = file_kind(path) == ".tsv" and "\t" in line
     delimiter = "\t" if tabs else max(",\t;|", key=line.count)
     names = [name.strip().lstrip("\ufeff") for name in next(csv.reader([line], delimiter=delimiter), [])]
-    strange = _SPOILT.search(line) or "\0" in line
+    strange = _NOT_UTF8.search(line) or "\0" in line
     if strange or not any(names):
         hint = f"; it may be {_likely_encoding(path)}" if strange else ""
         raise DataError(f"{path} has no header of column names in line 1; found {line[:100]!r}{hint}")
@@ -166,9 +166,9 @@ def _header(path: str, encoding: str | None) -> _Head:
 
 
 def _iter_csv(path: str, encoding: str | None, head: _Head) -> Iterator[Record]:
-    """The rows below the header. Empty lines are none."""
+    """The rows below the header. Empty lines are no rows."""
     names, delimiter = head.names, head.delimiter
-    csv.field_size_limit(max(csv.field_size_limit(), MAX_FIELD))  # the module's own is 128 KiB for all of the process
+    csv.field_size_limit(max(csv.field_size_limit(), MAX_FIELD))  # of the process. Its default is 128 KiB
     quoted = delimiter in ",;"
     if not quoted:
         with _opened_text(path, encoding) as file:
@@ -192,7 +192,7 @@ def _iter_csv(path: str, encoding: str | None, head: _Head) -> Iterator[Record]:
                     raise _run_on(path, line, reader.line_num) from error
                 yield {}, f"line {line} cannot be read: {error}"
                 continue
-            except UnicodeError as error:  # what no byte can be passed over in, as UTF-16
+            except UnicodeError as error:  # an encoding in which no byte can be skipped, as UTF-16
                 raise undecodable(f"{path}, line {line} or soon after,", path, encoding, error) from error
             if fields is None:
                 return
@@ -205,7 +205,7 @@ def _iter_csv(path: str, encoding: str | None, head: _Head) -> Iterator[Record]:
                 fault = f"line {line} has {len(fields)} fields, the header {len(names)}"
             if reader.line_num > line and _holds_rows(fields, before or fields[: len(names)], delimiter):
                 raise _run_on(path, line, reader.line_num)
-            if any(not field.isascii() and _SPOILT.search(field) for field in fields):
+            if any(not field.isascii() and _NOT_UTF8.search(field) for field in fields):
                 fault = fault or f"line {line} is not {encoding or f'UTF-8; the file may be {_likely_encoding(path)}'}"
                 fields = [f.encode("utf-8", "replace").decode() for f in fields]
             before = before if fault or reader.line_num > line else fields
@@ -222,7 +222,7 @@ def _run_on(path: str, first: int, last: int) -> DataError:
 def _is_quoted(file: TextIO, head: _Head) -> bool:
     """Whether quotes mark the fields of a file, as in CSV, and are no characters.
 
-    They do where all that are opened are closed at the end of a field, and no field holds what looks like rows.
+    They do where every opened quote is closed at the end of a field, and no field holds lines that look like rows.
     """
     reader = csv.reader(file, delimiter=head.delimiter, strict=True, skipinitialspace=head.spaced)
     before: list[str] = []  # the last row of one line
@@ -265,7 +265,7 @@ def undecodable(where: str, path: str, encoding: str | None, error: UnicodeError
 
 @cached_by_file(64)
 def _likely_encoding(path: str) -> str:
-    """What a file that is not UTF-8 is likely to be, and how to have it read. By its first 64 kB."""
+    """The likely encoding of a file that is not UTF-8, by its first 64 kB, and the option for it."""
     from charset_normalizer import from_bytes
 
     with _opened(path, "unknown") as file:
@@ -309,7 +309,7 @@ def _parsed(raw: bytes, number: int) -> Record:
 
 
 def _entries(path: str) -> Iterator[Record]:
-    """The objects of a JSON file. Of one that holds several values, one a line, those of JSON Lines."""
+    """The objects of a JSON file. A file with several values, one a line, is JSON Lines."""
     with _opened(path) as file:
         raw = file.read()
     try:
@@ -324,7 +324,7 @@ def _entries(path: str) -> Iterator[Record]:
 
 
 def _objects(value: Any, path: str) -> list[Any]:
-    """A list. Of an object the list of objects in it, its columns as rows, or what it holds by file names or keys."""
+    """The records in a value: itself, a list of objects in it, its columns as rows, or its values by names or keys."""
 
     def captioned(names: Any) -> bool:
         return isinstance(names, dict) and any(name.lower() in USUAL_NAMES["text"] for name in names)
@@ -353,5 +353,5 @@ def _objects(value: Any, path: str) -> list[Any]:
 
 
 def _clean(value: Any) -> Any:
-    """Without halves of surrogate pairs, which JSON can spell and UTF-8 cannot."""
+    """The value without halves of surrogate pairs, which JSON can spell and UTF-8 cannot."""
     return json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))

@@ -1,12 +1,12 @@
-"""Inputs behind a URL: fetched into the cache directory, where their reader finds them.
+"""Inputs behind a URL: they are fetched into the cache directory for their readers.
 
-Parquet of an object store is read where it lies. A small file in the cache directory stands for it: a JSON object of
-its URL, its size and its mark (ETag, time of change). The mark tells whether the file is still the same. One that lies
-anywhere else, or was itself fetched, is no such file: a stranger's data cannot make this machine ask the network.
+Parquet of an object store is read in place. A small file in the cache directory stands for it: a JSON object of
+its URL, its size and its mark (ETag, time of change). The mark tells whether the file is still the same. A file
+in another folder, or a fetched one, is no such file: a stranger's data cannot make this machine use the network.
 
 ``http(s)://``, and of what fsspec knows the object stores (see :func:`fetch`): others would reach this machine's files,
-its network, or another protocol behind their own. For HTTP the addresses are looked at when the connection is made,
-behind every redirect: this machine, the local network and a cloud's metadata service are never asked.
+its network, or another protocol behind their own. For HTTP the addresses are checked when the connection is made,
+also behind a redirect: this machine, the local network and a cloud's metadata service are never contacted.
 """
 
 import hashlib
@@ -30,13 +30,13 @@ from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.formats.file_names import expand_braces
 from cleanpairs.data.source import cache_dir, cache_folder, digest_of, read_cached, write_cached
 
-HUB = "hf://"  # of a whole dataset: the reader of `datasets` asks the hub itself
+HUB = "hf://"  # of a whole dataset: the reader of `datasets` fetches it itself
 FOLDER = "remote"  # of the cache directory
-NOTE = ".source"  # behind the name of a file: where it is from
+NOTE = ".source"  # suffix of the file's name: its origin
 
 
 class _Remote(NamedTuple):
-    """One file: its mark, what it holds, piece by piece, and what stands for it where it is not copied."""
+    """One file: its mark, its contents piece by piece, and the contents of its stand-in where it is not copied."""
 
     url: str
     mark: str
@@ -52,7 +52,7 @@ def is_url(data: str) -> bool:
 
 def fetch(data: str, allow_urls: bool) -> str:
     """The local path of what ``data`` names, as it is where that is no URL: one file, several by braces or (but for
-    HTTP) a glob, or a folder. Fetched again only if its mark is another now. Raises ConfigError: URLs are not allowed,
+    HTTP) a glob, or a folder. Fetched again only if its mark has changed. Raises ConfigError: URLs are not allowed,
     or the protocol's package is not installed. DataError: it cannot be fetched, or its address is private.
     """
     if not is_url(data):
@@ -61,7 +61,7 @@ def fetch(data: str, allow_urls: bool) -> str:
     if scheme == "file":
         raise ConfigError(f"{data} is on this machine: give its path")
     if scheme == "hf":
-        allow_urls = hub_allowed.get()  # as for a whole dataset: its name asks for it
+        allow_urls = hub_allowed.get()  # as for a whole dataset, whose name allows it
         data = data if re.match(rf"{HUB}(datasets|buckets)/", data) else data.replace(HUB, f"{HUB}datasets/", 1)
     protocols = ("http", "https", "hf", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "memory")
     if scheme not in protocols or (scheme not in ("http", "https") and "::" in data):
@@ -90,14 +90,14 @@ def fetch(data: str, allow_urls: bool) -> str:
                 raise DataError(f"{data} names two files {name!r}")
             wanted.add(folder / name)
             _update(folder / name, remote)
-    for old in folder.glob("[!.]*"):  # what the URL no longer names must not be read with the rest
+    for old in folder.glob("[!.]*"):  # a file that the URL no longer names must not be read with the rest
         if old not in wanted and old.with_suffix("") not in wanted:
             old.unlink()
     return str(*wanted) if len(wanted) == 1 and not data.endswith("/") else str(folder)
 
 
 def _update(target: Path, remote: _Remote) -> None:
-    """Fetch a file, or what stands for it, unless it is there already as it is now."""
+    """Fetch a file, or write its stand-in, unless it is cached with the present mark."""
     note = target.with_name(target.name + NOTE)
     recorded = {"url": remote.url, "mark": remote.mark, "copied": remote.instead is None}
     if target.exists() and remote.mark and _noted(note) == {**recorded, "sha256": digest_of(target).hex()}:
@@ -109,13 +109,13 @@ def _update(target: Path, remote: _Remote) -> None:
 
 
 def _fetched(remote: _Remote) -> Iterator[bytes]:
-    """What a file holds. DataError where it cannot be fetched, and not where a piece of it cannot be written."""
+    """The contents of a file. Raises DataError where it cannot be fetched, and not where a piece cannot be written."""
     with reading(remote.url, "fetched", Exception):
         yield from remote.pieces()
 
 
 def _noted(note: Path) -> dict[str, Any]:
-    """What is known of a file that was fetched. Nothing, where the note is missing or damaged."""
+    """The note of a fetched file. Empty where the note is missing or damaged."""
     return dict(json.loads(read_cached(note) or b"{}"))
 
 
@@ -146,44 +146,44 @@ def _of_fsspec(system: Any, path: str, url: str) -> _Remote:
         with system.open(path, "rb") as file:
             yield from iter(lambda: file.read(1 << 20), b"")
 
-    about = system.info(path)
-    own, mark = f"{url.split('://', 1)[0]}://{path.lstrip('/')}", _mark_of(about)
-    what = json.dumps({"in place": {"url": own, "path": path, "size": about["size"], "mark": mark}}) + "\n"
-    return _Remote(own, mark, pieces, what.encode() if mark and path.endswith(".parquet") else None)
+    facts = system.info(path)
+    full_url, mark = f"{url.split('://', 1)[0]}://{path.lstrip('/')}", _mark_of(facts)
+    pointer = json.dumps({"in place": {"url": full_url, "path": path, "size": facts["size"], "mark": mark}}) + "\n"
+    return _Remote(full_url, mark, pieces, pointer.encode() if mark and path.endswith(".parquet") else None)
 
 
-def _mark_of(about: dict[str, Any]) -> str:
-    """What tells whether a file is as it was, of what fsspec says of it. Empty where that is too little."""
+def _mark_of(facts: dict[str, Any]) -> str:
+    """A mark of a file's version, from fsspec's facts. Empty where these do not suffice."""
     marks = "ETag etag generation LastModified last_modified mtime created updated blob_id xet_hash".split()
-    values = [str(about[name]) for name in marks if about.get(name) is not None]
-    return "|".join([str(about.get("size")), *values]) if values else ""
+    values = [str(facts[name]) for name in marks if facts.get(name) is not None]
+    return "|".join([str(facts.get("size")), *values]) if values else ""
 
 
 def _pointer(path: str) -> dict[str, Any] | None:
-    """Of the file that a local one stands for. None where that is an ordinary file."""
+    """The remote file of a local stand-in. None where ``path`` is an ordinary file."""
     name = os.path.abspath(path)
     if os.path.dirname(os.path.dirname(name)) != os.path.abspath(cache_dir() / FOLDER):
         return None
     note = name + NOTE
-    if _noted(Path(note)).get("copied", True):  # what a server sent may look like one
+    if _noted(Path(note)).get("copied", True):  # a fetched file may look like a stand-in
         return None
     return dict(read_json(name)["in place"])
 
 
 def location(path: str) -> str:
-    """Where the contents of a file are: its URL, or its path as it is."""
+    """The URL of a stand-in's file, or the path as it is."""
     pointer = _pointer(path) if os.path.isfile(path) else None
     return path if pointer is None else str(pointer["url"])
 
 
 def bytes_of(path: str) -> int:
-    """Bytes of a file, or of the one that it stands for."""
+    """The size of a file in bytes, of a stand-in that of its remote file."""
     pointer = _pointer(path)
     return Path(path).stat().st_size if pointer is None else int(pointer["size"])
 
 
 def open_remote(path: str) -> Any:
-    """The file that a local one stands for, open. None where that is an ordinary file. DataError: it has changed."""
+    """Open the remote file of a stand-in. None where ``path`` is an ordinary file. Raises DataError: it has changed."""
     pointer = _pointer(path)
     if pointer is None:
         return None
@@ -219,7 +219,7 @@ def is_public(address: str) -> bool:
 
 
 def _connect(address: tuple[str, int], *args: Any, **kwargs: Any) -> socket.socket:
-    """``socket.create_connection``, to public addresses only: looked at here, nothing can change in between."""
+    """``socket.create_connection``, to public addresses only: no change is possible between check and connection."""
     host, port = address
     addresses = [str(where[0]) for *_, where in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
     public = [where for where in addresses if is_public(where)]
@@ -268,6 +268,6 @@ def _http(url: str, timeout: float = 60.0) -> list[_Remote]:
             raise OSError(f"it was cut short: {came} of {length} bytes came")
 
     headers: list[str | None] = [None, None]
-    with suppress(OSError, http.client.HTTPException, ValueError), opened("HEAD") as answer:  # GET says what is wrong
+    with suppress(OSError, http.client.HTTPException, ValueError), opened("HEAD") as answer:  # GET raises the error
         headers = [answer.headers.get(name) for name in ("ETag", "Last-Modified", "Content-Length")]
     return [_Remote(url, "|".join(map(str, headers)) if any(headers[:2]) else "", pieces)]

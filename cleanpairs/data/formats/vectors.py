@@ -1,4 +1,4 @@
-"""Vectors in ``.npy`` files, with a table of the rows that they belong to.
+"""Vectors in ``.npy`` files, with a table of their rows.
 
 - Embedding folders of clip-retrieval: ``img_emb/img_emb_0.npy`` (n, D) holds the vectors of the images,
   ``text_emb/text_emb_0.npy`` those of the captions, ``metadata/metadata_0.parquet`` the rows. Part 10 after part 9.
@@ -52,7 +52,7 @@ class ClipRetrievalReader(ParquetReader):
         return any((Path(data) / "img_emb").glob("*.npy"))
 
     def open(self, data: str, request: DataOptions) -> Source:
-        """The parts of the folder, which must fit each other."""
+        """Find the parts of the folder, which must fit each other."""
         folder = Path(data).absolute()
         images, notes = _parts(folder / "img_emb", ".npy"), _parts(folder / "metadata", ".parquet")
         texts = _parts(folder / "text_emb", ".npy") if (folder / "text_emb").is_dir() else []
@@ -76,7 +76,7 @@ class ClipRetrievalReader(ParquetReader):
         return parts
 
     def schema(self, source: Source) -> pa.Schema:
-        """That of the rows, and ``image_features``, ``text_features``."""
+        """The schema of the rows, with ``image_features`` and ``text_features``."""
         *sides, notes = self.parts(source)
         schema = common_schema(notes)
         for name, parts in zip(VECTORS, sides, strict=True):
@@ -101,7 +101,7 @@ class ClipRetrievalReader(ParquetReader):
     def batches(
         self, source: Source, batch_rows: int, columns: Sequence[str] | None, first: int = 0, rows: int | None = None
     ) -> Iterator[Rows]:
-        """With their vectors."""
+        """See :class:`TableReader`. Rows have their vectors."""
         rows = source.n_rows if rows is None else rows
         *sides, notes = self.parts(source)
         schema = self.schema(source)
@@ -118,11 +118,11 @@ class ClipRetrievalReader(ParquetReader):
             first += len(batch)
 
     def encoded(self, source: Source) -> ImageSource | None:
-        """The images that the rows name, where an image root says where they are: for thumbnails."""
+        """The images that the rows name, if there is an image root: for thumbnails."""
         return None if source.image_root is None else super().encoded(source)
 
     def mapped(self, source: Source) -> list[np.ndarray]:
-        """Vectors that lie in one part."""
+        """The vectors, where each side is one part."""
         images, texts, _ = self.parts(source)
         arrays = [self._array(p)[: source.n_rows] for p in (*images, *texts)]
         if max(len(images), len(texts)) > 1 or not all(array.dtype.isnative for array in arrays):
@@ -131,7 +131,7 @@ class ClipRetrievalReader(ParquetReader):
 
 
 class VectorFilesReader(ClipRetrievalReader):
-    """Reads ``.npy`` files of image vectors, with those that ``text_vectors`` and ``captions`` name."""
+    """Reads ``.npy`` files of image vectors, with the files of ``text_vectors`` and ``captions``."""
 
     kind = "npy"
 
@@ -141,7 +141,7 @@ class VectorFilesReader(ClipRetrievalReader):
         return not Path(data).is_dir() and all(name.endswith(".npy") for name in expand_braces(data))
 
     def open(self, data: str, request: DataOptions) -> Source:
-        """The files, which must hold equally many rows."""
+        """Find the files, which must have equally many rows."""
         texts, captions = request.text_vectors, request.captions
         sides = [_parts(data, ".npy"), [] if texts is None else _parts(texts, ".npy")]
         n, others = (sum(len(read_vectors(p)) for p in side) for side in sides)
@@ -180,21 +180,21 @@ class PrecompReader(ClipRetrievalReader):
 
     def open(self, data: str, request: DataOptions) -> Source:
         """The files of one split (``train`` where none is named)."""
-        for named in (request.image_column, request.key_column, request.image_root):
-            if named is not None:
-                raise DataError(f"{data} is in the research layout, without columns or an image root: {named!r}")
+        for option in (request.image_column, request.key_column, request.image_root):
+            if option is not None:
+                raise DataError(f"{data} is in the research layout, without columns or an image root: {option!r}")
         folder = Path(data).absolute()
         splits = splits_of(folder)
         name = chosen_split(request.split or (splits[0] if "train" not in splits else None), splits, data)
-        asked, tokenised = request.text_column, _tokenised(folder, name)
+        tokeniser, tokenised = request.text_column, _tokenised(folder, name)
         captions = folder / f"{name}_caps.txt"
-        if asked is None and not captions.exists():
-            asked = tokenised[0]
-        if asked is not None:
-            if asked not in tokenised:
-                there = f"captions tokenised by {', '.join(tokenised)}" if tokenised else "no columns"
-                raise DataError(f"{folder} is in the research layout and has {there}: {asked!r} cannot be chosen")
-            captions = folder / f"{name}_caps_{asked}.txt"
+        if tokeniser is None and not captions.exists():
+            tokeniser = tokenised[0]
+        if tokeniser is not None:
+            if tokeniser not in tokenised:
+                found = f"captions tokenised by {', '.join(tokenised)}" if tokenised else "no columns"
+                raise DataError(f"{folder} is in the research layout and has {found}: {tokeniser!r} cannot be chosen")
+            captions = folder / f"{name}_caps_{tokeniser}.txt"
         paths = [str(folder / f"{name}_ims.npy"), str(captions)]
         request = replace(request, text_column=None, text_vectors=None)
         return self.described(data, paths, len(self._array(paths[0])), request)
@@ -206,13 +206,13 @@ class PrecompReader(ClipRetrievalReader):
 
 
 def by_number(path: str) -> tuple[int, str]:
-    """What files are sorted by: the number at the end of the name, then the name."""
+    """The sort key of files: the number at the end of the name, then the name."""
     match = re.search(r"(\d+)$", Path(path).stem)
     return (int(match[1]) if match else -1, Path(path).name)
 
 
 def _parts(data: str | Path, ending: str) -> list[str]:
-    """The files that are meant: those of a folder or a glob by their numbers, others in the order given."""
+    """The files of ``data``: those of a folder or a glob by their numbers, others in the order given."""
     names = [str(data)] if Path(data).exists() else expand_braces(str(data))
     return [path for name in names for path in sorted(expand_files(name, ending), key=by_number)]
 
@@ -227,7 +227,7 @@ def _rows(arrays: Sequence[np.ndarray], first: int, last: int) -> np.ndarray:
 
 
 def _rows_of(captions: str | None, n: int) -> list[str]:
-    """The Parquet files that hold the rows. Of a file of lines, and of no captions at all, one in the cache."""
+    """The Parquet files that hold the rows. A file of lines, or no captions, becomes one in the cache."""
     if captions is not None and not captions.endswith(".txt"):
         if not captions.endswith(".parquet"):
             raise DataError(f"{captions} must be captions one a line (.txt), or Parquet with a column of captions")
@@ -238,7 +238,7 @@ def _rows_of(captions: str | None, n: int) -> list[str]:
 
 
 def _lines_of(path: str) -> list[str]:
-    """The captions of a text file, one a line. Of token numbers (not in ``*_caps.txt``) commas become spaces."""
+    """The captions of a text file, one a line. Commas of token numbers (not in ``*_caps.txt``) become spaces."""
     with reading(path, "read as UTF-8", UnicodeDecodeError):
         text = read_text(path).removeprefix("\ufeff")
     lines = [line.rstrip("\r") for line in text.removesuffix("\n").split("\n")] if text else []
@@ -254,9 +254,9 @@ def splits_of(folder: Path) -> list[str]:
 
 
 def _tokenised(folder: Path, split: str) -> list[str]:
-    """The tokenisers by which the captions of a split are given."""
+    """The tokenisers of a split's captions."""
     endings = [p.stem.removeprefix(f"{split}_caps_") for p in folder.glob(f"{glob.escape(split)}_caps_*.txt")]
-    return sorted(endings, key=lambda name: (name != "bert", name))  # that of the paper's own command first
+    return sorted(endings, key=lambda name: (name != "bert", name))  # the one of the paper's command first
 
 
 @cached_by_file(16)

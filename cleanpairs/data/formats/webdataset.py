@@ -4,8 +4,8 @@ A sample is the members of ``00000.tar`` with one key, ``KEY.jpg``, ``KEY.txt`` 
 to the first dot of its last part, or up to the last dot where that makes more samples whole. Only headers are read to
 find them. Nothing is unpacked, and no name is ever used as a path.
 
-The columns of ``00000.parquet``, which img2dataset leaves beside it, are joined by key. Its rows without a sample, the
-failed downloads, follow the samples and are set aside. Without that file, the similarities and the URL come from the
+The columns of ``00000.parquet``, which img2dataset writes beside it, are joined by key. Its rows without a sample, the
+failed downloads, follow the samples and are quarantined. Without that file, the similarities and the URL come from the
 ``.json``.
 """
 
@@ -40,13 +40,13 @@ from cleanpairs.data.table_reader import IMAGE_TYPE, TableReader, bounded, recor
 from cleanpairs.data.text import NOT_UTF8, text_of
 from cleanpairs.ops.columns import is_list, one_array, recast, taken, whole_numbers
 
-LOOK_AT = 100  # samples whose .json tells which fields there are
+LOOK_AT = 100  # samples whose .json is read for its fields
 OWN = ("key", "image", "caption")
 CAPTIONS = ("txt", "caption", "text")  # endings
 
 
 class Member(NamedTuple):
-    """A file in the tar: where its bytes begin, and how many they are."""
+    """A file in the tar: the place and the number of its bytes."""
 
     offset: int
     size: int
@@ -72,7 +72,7 @@ class Sample(NamedTuple):
 
     @property
     def whole(self) -> bool:
-        """Whether it has one image, and what may hold a caption."""
+        """Whether it has one image, and a file that may hold a caption."""
         return self.image is not None and bool(self.among([*CAPTIONS, "json"]))
 
 
@@ -81,15 +81,15 @@ def read_index(path: str) -> list[Sample]:
     """The samples of a tar, in the order of their first members. Raises DataError: it is no plain tar, or damaged."""
     with reading(path):
         packed = ": it is compressed; unpack it (gunzip) first" if begins_with(path, b"\x1f\x8b") else ""
-    members: list[tuple[str, str, Member | None]] = []  # folder, name, place. None of what has holes
+    members: list[tuple[str, str, Member | None]] = []  # folder, name, place. None for a sparse file
     places, links = dict[str, Member | None](), list[tuple[str, str, str]]()
     with (
-        reading(path, f"read as a tar{packed}", Exception),  # tarfile raises anything on a header that is spoilt
+        reading(path, f"read as a tar{packed}", Exception),  # tarfile raises anything for a damaged header
         open_regular(path) as file,
         tarfile.open(fileobj=file, mode="r:") as tar,
     ):
         while (member := tar.next()) is not None:
-            tar.members = []  # type: ignore[attr-defined]  # it would keep them all
+            tar.members = []  # type: ignore[attr-defined]  # else it keeps them all
             name = member.name.encode("utf-8", "surrogateescape").decode("utf-8", "replace").removeprefix("./")
             folder, _, own = name.rpartition("/")
             # no extension, hidden, or a note of the writer
@@ -102,7 +102,7 @@ def read_index(path: str) -> list[Sample]:
             elif member.islnk() or member.issym():
                 target = member.linkname if member.islnk() else posixpath.normpath(f"{folder}/./{member.linkname}")
                 links.append((*at, target.removeprefix("./")))
-        file.seek(end := tar.offset)  # tarfile takes a broken header, and a cut, for the end
+        file.seek(end := tar.offset)  # tarfile reads a broken header, and a cut, as the end
         block = file.read(tarfile.BLOCKSIZE)
     if len(block) < tarfile.BLOCKSIZE:
         raise DataError(
@@ -113,7 +113,7 @@ def read_index(path: str) -> list[Sample]:
     members += [(folder, own, places[target]) for folder, own, target in links if target in places]
     samples = _samples(members, str.partition)
     if not all(sample.whole for sample in samples):  # names with dots, as img.0001.jpg
-        samples = max(samples, _samples(members, str.rpartition), key=lambda some: sum(s.whole for s in some))
+        samples = max(samples, _samples(members, str.rpartition), key=lambda found: sum(s.whole for s in found))
     return samples
 
 
@@ -136,14 +136,14 @@ def _samples(
         if place is None:
             sample[2].append(f"{name!r} is stored with holes; write the tar anew without --sparse")
     for same in keys.values():
-        if any(each[1].keys() != same[0][1].keys() for each in same):  # which goes with which?
+        if any(each[1].keys() != same[0][1].keys() for each in same):  # it is unknown which belong together
             for key, members, faults in same:
                 faults.append(f"{key + '.' + next(iter(members))!r} occurs more than once in the tar")
     return [Sample(key, members, faults[0] if faults else None) for key, members, faults in order]
 
 
 def member_bytes(file: BinaryIO, member: Member) -> bytes:
-    """What a member of an open tar holds. DataError where the tar is cut short."""
+    """The bytes of a member of an open tar. Raises DataError: the tar is cut short."""
     file.seek(member.offset)
     data = file.read(member.size)
     if len(data) != member.size:
@@ -165,7 +165,7 @@ class WebDatasetReader(TableReader):
         return data.lower().endswith((".tar", ".tar.gz", ".tgz"))
 
     def open(self, data: str, request: DataOptions) -> Source:
-        """The tars, their sidecars, their columns. Of the tars only headers are read."""
+        """Find the tars, their sidecars and columns. Only the headers of tars are read."""
         if request.image_root is not None:
             raise DataError(f"{data} has no image root: the images are in the tars")
         tars = expand_files(data, ".tar")
@@ -208,12 +208,12 @@ class WebDatasetReader(TableReader):
                     parsed = [_cells(sample, file, wanted, fields, text, lists) for sample in batch]
                     values: dict[str, Any] = {name: [cells[name] for cells, *_ in parsed] for name in parsed[0][0]}
                     faults = {i: fault for i, (_, fault, _) in enumerate(parsed) if fault}
-                    spoilt = {(i, k): why for i, (*_, each) in enumerate(parsed) for k, why in each.items()}
+                    bad = {(i, k): why for i, (*_, each) in enumerate(parsed) for k, why in each.items()}
                     _join(values, more, table, lists)
                     for i, caption in enumerate(values.get("caption", ())):
                         if caption is None:
                             faults.setdefault(i, f"there is no caption (the sample has: {_names(batch[i])})")
-                    yield Rows(tar, record_batch(schema, values, columns), faults, spoilt)
+                    yield Rows(tar, record_batch(schema, values, columns), faults, bad)
 
     def encoded(self, source: Source) -> ImageSource:
         """The images, each read at its place in its tar."""
@@ -224,9 +224,9 @@ class WebDatasetReader(TableReader):
 def _read(places: Sequence[tuple[str, Sample]], rows: Sequence[int]) -> list[bytes | None]:
     """The images (k,) at ``rows`` (k,) of all ``places``: tar and sample of each."""
     images: dict[int, bytes | None] = {}
-    for tar, some in groupby(sorted(set(rows)), lambda row: places[row][0]):  # one tar after the other
+    for tar, rows_of_tar in groupby(sorted(set(rows)), lambda row: places[row][0]):  # one tar after the other
         with open_regular(tar) as file:
-            images |= {row: _content(places[row][1], file)[0] or None for row in some}
+            images |= {row: _content(places[row][1], file)[0] or None for row in rows_of_tar}
     return [images[row] for row in rows]
 
 
@@ -244,7 +244,7 @@ def _sidecar(tar: str) -> str | None:
 
 
 def _json_fields(tars: Sequence[str], text: str | None) -> list[str]:
-    """The fields of the .json that become columns: similarities, the URL, and the one that was asked for."""
+    """The fields of the .json that become columns: similarities, the URL, and the text column of the user."""
     fields: dict[str, None] = {}
     samples = ((tar, sample) for tar in tars for sample in read_index(tar))
     for tar, sample in islice(samples, LOOK_AT):
@@ -276,9 +276,9 @@ def _names(sample: Sample) -> str:
 
 
 def _json(file: BinaryIO, sample: Sample, most: int = 16 * 2**20) -> bytes | None:
-    """What the .json holds. None where there is none, or one of more than ``most`` bytes."""
-    found = sample.among(["json"])
-    member = sample.members[found[0]] if found else None
+    """The bytes of the .json. None where there is none, or one of more than ``most`` bytes."""
+    names = sample.among(["json"])
+    member = sample.members[names[0]] if names else None
     return None if member is None or member.size > most else member_bytes(file, member)
 
 
@@ -293,9 +293,9 @@ def _record(file: BinaryIO, sample: Sample) -> dict[str, Any]:
 def _cells(
     sample: Sample, file: BinaryIO, wanted: set[str], fields: Sequence[str], text: str, lists: bool
 ) -> tuple[dict[str, Any], str | None, dict[int, str]]:
-    """The cells of a sample that are in the tar, and what is wrong with it, or with its captions in ``text``."""
+    """The cells of a sample that are in the tar, its fault, and the faults of its captions in ``text``."""
     cells: dict[str, Any] = {"key": sample.key}
-    from_json, fault, spoilt = wanted.intersection(fields), None, dict[int, str]()
+    from_json, fault, bad = wanted.intersection(fields), None, dict[int, str]()
     record = _record(file, sample) if from_json else {}
     for name in from_json:
         value = record.get(name)
@@ -310,8 +310,8 @@ def _cells(
         cells["image"] = {"bytes": content, "path": None if content is None else f"{sample.key}.{sample.image}"}
         fault = why or fault
     if text in cells:
-        cells[text], spoilt = caption_cell(cells[text], lists)
-    return cells, sample.fault or fault, spoilt
+        cells[text], bad = caption_cell(cells[text], lists)
+    return cells, sample.fault or fault, bad
 
 
 def _content(sample: Sample, file: BinaryIO) -> tuple[bytes | None, str | None]:
@@ -325,7 +325,7 @@ def _content(sample: Sample, file: BinaryIO) -> tuple[bytes | None, str | None]:
 
 
 def _text(sample: Sample, file: BinaryIO) -> tuple[Any, str | None]:
-    """The caption, and what is wrong with it: of the .txt, or else of the .json by the usual names of its field."""
+    """The caption, and its fault: of the .txt, or else of the .json by the usual names of its field."""
     member = sample.among(CAPTIONS)
     if len(member) > 1:
         return None, f"the sample {sample.key!r} has several captions (it has: {_names(sample)})"
@@ -372,7 +372,7 @@ def _sidecar_table(tar: str, columns: list[str] | None = None) -> pa.Table | Non
 
 
 def sidecar_keys(table: pa.Table) -> pa.Array:
-    """The column ``key`` of a sidecar: texts, or whole numbers, which pandas makes floats where one is missing."""
+    """The column ``key`` of a sidecar: texts, or whole numbers. Pandas makes these floats where one is missing."""
     column, kind = one_array(table["key"]), table["key"].type
     if pa.types.is_floating(kind):
         return whole_numbers(column)
@@ -380,9 +380,9 @@ def sidecar_keys(table: pa.Table) -> pa.Array:
 
 
 def sidecar_rows(keys: Sequence[str], table: pa.Table) -> pa.Array:
-    """The row of each key in the column ``key``, null where there is none. Numbers have lost the zeros before them.
+    """The row of each key in the column ``key``, null where there is none. Numbers have no leading zeros.
 
-    Where no key is there, the names without their folders are looked for.
+    Where no key matches, names without their folders are tried.
     """
     own_keys = sidecar_keys(table)
     for names in keys, [key.rpartition("/")[2] for key in keys]:
