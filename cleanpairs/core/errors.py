@@ -48,7 +48,7 @@ def __getattr__(name: str) -> Any:
     from sklearn.exceptions import NotFittedError as SklearnNotFittedError
 
     class NotFittedError(CleanpairsError, SklearnNotFittedError, exit_code=2, kind="unfitted"):
-        """An estimator was asked for a result before ``fit``."""
+        """A result of an estimator before ``fit``."""
 
         __qualname__ = name
 

@@ -1,4 +1,4 @@
-"""Whether the Hugging Face hub may be asked: for a name that the user gives, never for one that a file holds."""
+"""Whether the Hugging Face hub may be used: for a name that the user gives, never for one in a file."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

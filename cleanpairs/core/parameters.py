@@ -32,7 +32,7 @@ def text(default: str | None) -> Any:
 
 
 def choice(default: str, *others: str) -> Any:
-    """A field that holds one of some words, of which the first is the default."""
+    """A field that holds one of several words, of which the first is the default."""
     return field(default=default, metadata={"check": partial(check_choice, allowed=(default, *others))})
 
 

@@ -1,4 +1,4 @@
-"""Progress that nobody watches."""
+"""Progress that is not printed."""
 
 from typing import Any
 

@@ -100,28 +100,28 @@ def _unfit(role: str, schema: pa.Schema) -> str:
     return f": {unfit[0].name!r} is {unfit[0].type}, not {_WANTED[role]}" if unfit else ""
 
 
-def _no_images(schema: pa.Schema, where: str, text: str, listed: str) -> DataError:
+def _no_images(schema: pa.Schema, data: str, text: str, listed: str) -> DataError:
     addresses = r"((image|img|photo|picture)_?)?(urls?|links?|uri)"
     if urls := [n for n in schema.names if re.fullmatch(addresses, n, re.IGNORECASE)]:
-        kind = Path(where).suffix.lstrip(".") or "parquet"
+        kind = Path(data).suffix.lstrip(".") or "parquet"
         return DataError(
-            f"the images of {where} are URLs (column {urls[0]!r}), and nothing is fetched. Download them: "
-            f"img2dataset --url_list {shlex.quote(where)} --input_format {kind} --url_col {shlex.quote(urls[0])} "
+            f"the images of {data} are URLs (column {urls[0]!r}), and nothing is fetched. Download them: "
+            f"img2dataset --url_list {shlex.quote(data)} --input_format {kind} --url_col {shlex.quote(urls[0])} "
             f"--caption_col {shlex.quote(text)} --output_format webdataset --output_folder shards; then give shards/"
         )
     return DataError(
-        f"{where} has no column of images or vectors{_unfit('image', schema)}; name one with --column image=NAME "
+        f"{data} has no column of images or vectors{_unfit('image', schema)}; name one with --column image=NAME "
         f"(columns: {listed})"
     )
 
 
-def find_columns(schema: pa.Schema, given: Mapping[str, Any], where: str) -> dict[str, str]:
+def find_columns(schema: pa.Schema, given: Mapping[str, Any], data: str) -> dict[str, str]:
     """Role -> column: text, image, features, text_features, key, and ``score:NAME`` for each column of similarities.
 
     Vectors of captions go with one caption a row. Where the captions are lists, they are not taken. There need be no
     captions where there are vectors of both sides. The user has ``given`` names, as the fields of
     :class:`cleanpairs.core.recipe.DataOptions`. A column without a name (None) is looked for. Messages name the input
-    ``where``.
+    ``data``.
 
     Raises DataError: a named column is missing or of a wrong type, or there are no captions or no images.
     """
@@ -132,12 +132,12 @@ def find_columns(schema: pa.Schema, given: Mapping[str, Any], where: str) -> dic
         wanted = given.get("text_vectors" if role == "text_features" else f"{role}_column")
         if wanted is not None:
             if wanted not in names:
-                raise DataError(f"{where} has no column {wanted!r}{nearest(wanted, names)} (columns: {listed})")
+                raise DataError(f"{data} has no column {wanted!r}{nearest(wanted, names)} (columns: {listed})")
             kind = schema.field(wanted).type
             if role == "image" and not _fits(role, kind) and _fits("features", kind):
                 roles["features"] = wanted
             elif not _fits(role, kind):
-                raise DataError(f"column {wanted!r} of {where} is {kind}; the {role} must be {_WANTED[role]}")
+                raise DataError(f"column {wanted!r} of {data} is {kind}; the {role} must be {_WANTED[role]}")
             else:
                 roles[role] = wanted
             continue
@@ -151,35 +151,35 @@ def find_columns(schema: pa.Schema, given: Mapping[str, Any], where: str) -> dic
         roles.pop("features", None)  # the user names the images, so their vectors are not used
     if "text" not in roles and not {"features", "text_features"} <= roles.keys():
         raise DataError(
-            f"{where} has no column of captions{_unfit('text', schema)}; name one with --column text=NAME, or bring "
+            f"{data} has no column of captions{_unfit('text', schema)}; name one with --column text=NAME, or bring "
             "vectors of both sides, in columns like image_emb and text_emb or by --column text-vectors=NAME (columns: "
             f"{listed})"
         )
     if "image" not in roles and "features" not in roles:
-        raise _no_images(schema, where, roles["text"], listed)
+        raise _no_images(schema, data, roles["text"], listed)
     if "text" in roles and is_list(schema.field(roles["text"]).type):
         roles.pop("text_features", None)
-    roles |= {SCORE + name: name for name in _named_scores(schema, given.get("score_columns") or "", where)}
+    roles |= {SCORE + name: name for name in _named_scores(schema, given.get("score_columns") or "", data)}
     return roles | {SCORE + f.name: f.name for f in schema if is_score(f.name, f.type) and f.name not in roles.values()}
 
 
-def _named_scores(schema: pa.Schema, named: str, where: str) -> list[str]:
+def _named_scores(schema: pa.Schema, named: str, data: str) -> list[str]:
     """The columns of ``named``, which are separated by commas. DataError: one is missing, or holds no numbers."""
     names = [name.strip() for name in named.split(",") if name.strip()]
     for name in names:
         if name not in schema.names:
             listed = ", ".join(schema.names)
-            raise DataError(f"{where} has no column {name!r}{nearest(name, schema.names)} (columns: {listed})")
+            raise DataError(f"{data} has no column {name!r}{nearest(name, schema.names)} (columns: {listed})")
         kind = schema.field(name).type
         if not _is_number(_inner_type(kind)):
-            raise DataError(f"column {name!r} of {where} is {kind}; a score must be a number")
+            raise DataError(f"column {name!r} of {data} is {kind}; a score must be a number")
     return names
 
 
-def check_truth(schema: pa.Schema, where: str) -> None:
+def check_truth(schema: pa.Schema, data: str) -> None:
     """DataError where the column ``true_mismatch`` holds no booleans: the text "False" would pass for true."""
     if "true_mismatch" in schema.names:
         kind = schema.field("true_mismatch").type
         inner = _inner_type(kind)
         if not (pa.types.is_boolean(inner) or pa.types.is_null(inner)):
-            raise DataError(f"column 'true_mismatch' of {where} is {kind}; it must be bool, or a list of bool")
+            raise DataError(f"column 'true_mismatch' of {data} is {kind}; it must be bool, or a list of bool")

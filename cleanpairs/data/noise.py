@@ -322,7 +322,7 @@ def _foreign_words(
 
 def load_noise_file(path: str | Path, n: int, owner: np.ndarray | None = None) -> np.ndarray:
     """A research noise file, ``.npy`` of n whole numbers, as a permutation (n,): pair i shows the caption of pair
-    permutation[i]. It holds that, or (NCR's) the image that each caption is shown with, which goes by ``owner`` (n,)
+    permutation[i]. It holds that, or (NCR's) the image of each caption, which goes by ``owner`` (n,)
     int64, the image of each caption, or (RCL's) the image for all captions of an image. Raises DataError: it is none.
     """
     values = read_npy(path)

@@ -35,8 +35,8 @@ def parquet_files(folder: Path) -> list[str]:
 
 def _named(path: str, what: str = "read as Parquet") -> AbstractContextManager[None]:
     """Name the file in errors. A damaged footer raises UnicodeDecodeError, an object store's file system anything."""
-    where = location(path)
-    return reading(where, what, *([pa.ArrowException, UnicodeDecodeError] if where == path else [Exception]))
+    name = location(path)
+    return reading(name, what, *([pa.ArrowException, UnicodeDecodeError] if name == path else [Exception]))
 
 
 class _ParquetFile(pq.ParquetFile):

@@ -267,8 +267,8 @@ def load_some(source: Source, rows: np.ndarray, batch_rows: int = 4096) -> Pairs
                 local = rows[lo:hi] - first
                 place = {row: k for k, row in enumerate(local.tolist())}
                 faults = {place[row]: why for row, why in part.faults.items() if row in place}
-                spoilt = {(place[row], k): why for (row, k), why in part.caption_faults.items() if row in place}
-                yield Rows(part.path, taken(part.batch, local), faults, spoilt)
+                bad = {(place[row], k): why for (row, k), why in part.caption_faults.items() if row in place}
+                yield Rows(part.path, taken(part.batch, local), faults, bad)
             first += len(part.batch)
 
     digest = sha256(source.fingerprint.encode() + rows.tobytes()).hexdigest()
@@ -461,7 +461,7 @@ def iter_tables(
     """The input's own rows, in order, in batches, at least one. Raises DataError: they cannot be read any more."""
     if source.kind == "memory":
         raise DataError("these pairs exist in memory only: there are no input rows to read again; save them as Parquet")
-    for rows in reader_of(source).some(source, batch_rows, columns):
+    for rows in reader_of(source).batches_or_empty(source, batch_rows, columns):
         yield rows.batch
 
 
@@ -471,7 +471,7 @@ def iter_noted(source: Source) -> Iterator[tuple[pa.Table, Mapping[int, str], Fa
     """
     reader, first, n = reader_of(source), 0, source.n_rows
     named = "key" not in source.columns and not reader.names(source, 0, n).equals(row_numbers(0, n))
-    for rows in reader.some(source, 512, None):
+    for rows in reader.batches_or_empty(source, 512, None):
         table = pa.Table.from_batches([rows.batch])
         if named and "key" not in table.column_names:
             table = table.append_column("key", reader.names(source, first, len(table)))

@@ -47,8 +47,8 @@ def _files(options: Mapping[str, Any]) -> list[Any]:
     return [options[name] for name in ("text_vectors", "captions") if options.get(name) is not None]
 
 
-def check_recorded(data: Any, options: Any, where: str | Path, *, trusted: bool = False) -> bool:
-    """Whether ``data`` may be read with any ``options``, as ``where`` records. False: locally only. Raises DataError:
+def check_recorded(data: Any, options: Any, file: str | Path, *, trusted: bool = False) -> bool:
+    """Whether ``data`` may be read with any ``options``, as ``file`` records. False: locally only. Raises DataError:
     they are not what a file records. ConfigError: a URL, or the hub, that the user has not named.
     """
     columns = [f"{role}_column" for role in ("image", "text", "key")]
@@ -56,38 +56,38 @@ def check_recorded(data: Any, options: Any, where: str | Path, *, trusted: bool 
     types = dict.fromkeys(texts, str) | {"allow_urls": bool, "limit": int}
     valid = isinstance(data, str) and isinstance(options, Mapping)
     if not (valid and all(value is None or type(value) is types.get(name) for name, value in options.items())):
-        raise DataError(f"{where} does not say which data it is of, as it was written: {data!r:.100} {options!r:.200}")
+        raise DataError(f"{file} does not say which data it is of, as it was written: {data!r:.100} {options!r:.200}")
     if trusted or _note(data, options).exists():
         return True
     if urls := [name for name in (data, *_files(options)) if "://" in name]:
         raise ConfigError(
-            f"{where} names the data {urls[0]!r:.200}, which would be fetched, and nobody has named it here: a "
+            f"{file} names the data {urls[0]!r:.200}, which would be fetched, and nobody has named it here: a "
             f"stranger's file may name anything. Fetch it yourself, or give {TRUST} if you know who made the file"
         )
     return False
 
 
-def open_recorded(data: Any, options: Any, where: str | Path, *, trusted: bool = False) -> Source:
-    """The input that the file ``where`` records. The caller compares its fingerprint before anything is made of it.
+def open_recorded(data: Any, options: Any, file: str | Path, *, trusted: bool = False) -> Source:
+    """The input that ``file`` records. The caller compares its fingerprint before anything is made of it.
     Raises ConfigError: the user has not named its URL, or its image root, which is not at or below the folder of the
     data. DataError: as :func:`cleanpairs.data.open_source`.
     """
-    named = check_recorded(data, options, where, trusted=trusted)
+    named = check_recorded(data, options, file, trusted=trusted)
     source = open_source(data, **options)
     root = options.get("image_root")
     if root is not None and not (named or (source.paths and all(_below(root, Path(p).parent) for p in source.paths))):
         raise ConfigError(
-            f"{where} has images read from {root!r:.200}, which is not at or below the folder of the data, and nobody "
+            f"{file} has images read from {root!r:.200}, which is not at or below the folder of the data, and nobody "
             f"has named it here: a stranger's file may name anything. Give {TRUST} if you know who made the file"
         )
     return source
 
 
-def check_inside(path: Path, folders: tuple[Path, ...], where: str | Path, remedy: str) -> None:
+def check_inside(path: Path, folders: tuple[Path, ...], file: str | Path, remedy: str) -> None:
     """Raise :class:`DataError` where ``path``, links followed, is in none of ``folders`` and was not named here."""
     if not any(_below(path, folder) for folder in folders) and not _note(str(path), {}).exists():
         raise DataError(
-            f"{where} names {str(path)!r:.200}, which is outside of its folder, and was not written there by an export "
+            f"{file} names {str(path)!r:.200}, which is outside of its folder, and was not written there by an export "
             f"of yours: it is not opened; {remedy}"
         )
 

@@ -67,13 +67,13 @@ def record_batch(schema: pa.Schema, columns: Mapping[str, Any], wanted: Sequence
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields, schema.metadata))
 
 
-def chosen_split(split: str | None, splits: Sequence[str], where: str) -> str:
+def chosen_split(split: str | None, splits: Sequence[str], data: str) -> str:
     """The wanted split, else the only one, else ``train``. DataError where there is no such one."""
     if not splits:
-        raise DataError(f"{where} has no splits; leave --split (split) out")
+        raise DataError(f"{data} has no splits; leave --split (split) out")
     name = split or (splits[0] if len(splits) == 1 else "train")
     if name not in splits:
-        raise DataError(f"{where} has no split {name!r} (splits: {', '.join(splits)}); name one with --split")
+        raise DataError(f"{data} has no split {name!r} (splits: {', '.join(splits)}); name one with --split")
     return name
 
 
@@ -132,7 +132,7 @@ class TableReader(ABC):
         """Vectors (n_rows, R, D), and those of captions (n_rows, D), that stay in their files. Empty by default."""
         return []
 
-    def some(self, source: Source, batch_rows: int, columns: Sequence[str] | None) -> Iterator[Rows]:
+    def batches_or_empty(self, source: Source, batch_rows: int, columns: Sequence[str] | None) -> Iterator[Rows]:
         """As :meth:`batches`. One empty batch where there are no rows."""
         rows = None
         for rows in self.batches(source, batch_rows, columns):
@@ -160,7 +160,7 @@ class TableReader(ABC):
         """Rows of ``source``, converted: ``batches`` of them from row ``first`` on, or all, at least an empty batch."""
         roles = [role for role in ("features", "text_features") if role in source.columns]
         shapes = {role: self._vector_shape(source, role) for role in roles}
-        for rows in batches or self.some(source, BATCH, self._wanted(source)):
+        for rows in batches or self.batches_or_empty(source, BATCH, self._wanted(source)):
             about = {"image_root": source.image_root, "names": self.names(source, first, len(rows.batch))}
             yield convert(rows, source.columns, shapes, first_row=first, hash_vectors=hash_vectors, **about)
             first += len(rows.batch)

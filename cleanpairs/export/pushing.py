@@ -48,7 +48,7 @@ def dataset_card(about: CardFacts, plan: RepairPlan, *, loads: str | None, **fac
     """
     from huggingface_hub import DatasetCardData
 
-    # Settings of a plan that say how it was made. Its others name files of whoever made it.
+    # Settings of a plan that say how it was made. Others name local files.
     names = ("repairs", "strategy", "take_from", "targets", "max_reuse", "candidates", "min_confidence")
     files = {"config_name": "default", "data_files": [{"split": "train", "path": loads}]}
     header = DatasetCardData(

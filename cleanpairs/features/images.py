@@ -35,7 +35,7 @@ class ImageMatrix:
 def resolve_image_encoder(name: str, kind: str) -> str:
     """``auto`` made definite for images of ``kind`` ("features" or "bytes").
 
-    Raises ConfigError: unknown name, or vectors asked of data that has none.
+    Raises ConfigError: unknown name, or vectors of data that has none.
     """
     if name == "auto":
         return "features" if kind == "features" else "efficientnet_lite0"

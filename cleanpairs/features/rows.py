@@ -62,7 +62,7 @@ def compute_rows(
             with (folder / "lock").open("a") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)  # one writer at a time. The lock ends with its process
                 state = _intact(folder, head, size, limits)
-                if not state.done:  # another file: this one may be mapped by somebody
+                if not state.done:  # another file, as a process may have mapped this one
                     (folder / "rows.npy").unlink(missing_ok=True)
                 # Plain writes, not a writable map: a full disk is then an error and no crash.
                 with (folder / "rows.npy").open("r+b" if state.done else "w+b") as file:
@@ -133,7 +133,7 @@ def _intact(folder: Path, head: bytes, size: int, limits: str) -> _State:
 
 
 def digest(*parts: bytes | str) -> str:
-    """The first 24 hexadecimal digits of SHA-256 over some parts, each with its length."""
+    """The first 24 hexadecimal digits of SHA-256 over the parts, each with its length."""
     out = hashlib.sha256()
     for part in parts:
         data = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part

@@ -202,13 +202,13 @@ def whole_numbers(column: pa.Array) -> pa.Array:
     return pa.array(np.where(whole, values, 0).astype(np.int64), mask=~whole)
 
 
-def replace_values(column: pa.ChunkedArray | pa.Array, where: np.ndarray, values: pa.Array) -> pa.Array:
-    """``column`` (n,) with ``values[j]``, cast to its type, at position ``where[j]`` (k,)."""
+def replace_values(column: pa.ChunkedArray | pa.Array, positions: np.ndarray, values: pa.Array) -> pa.Array:
+    """``column`` (n,) with ``values[j]``, cast to its type, at ``positions[j]`` (k,)."""
     array = one_array(column)
-    if not len(where):
+    if not len(positions):
         return array
     index = np.arange(len(array))
-    index[where] = len(array) + np.arange(len(where))
+    index[positions] = len(array) + np.arange(len(positions))
     return taken(pa.concat_arrays([array, values if values.type == array.type else values.cast(array.type)]), index)
 
 

@@ -185,10 +185,10 @@ def _file_keys(paths: Sequence[str | None]) -> list[str | None]:
     return keys
 
 
-def _checked_split(split: str | None, splits: Sequence[str | None], where: str) -> str | None:
+def _checked_split(split: str | None, splits: Sequence[str | None], data: str) -> str | None:
     """``split``, or several with a plus between them. None for all rows. DataError: there is no such one."""
     for part in split.split("+") if split else ():
-        chosen_split(part, list(filter(None, splits)), where)
+        chosen_split(part, list(filter(None, splits)), data)
     return split
 
 

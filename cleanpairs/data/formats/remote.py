@@ -221,13 +221,13 @@ def is_public(address: str) -> bool:
 def _connect(address: tuple[str, int], *args: Any, **kwargs: Any) -> socket.socket:
     """``socket.create_connection``, to public addresses only: no change is possible between check and connection."""
     host, port = address
-    addresses = [str(where[0]) for *_, where in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
-    public = [where for where in addresses if is_public(where)]
+    addresses = [str(peer[0]) for *_, peer in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+    public = [ip for ip in addresses if is_public(ip)]
     if not public:
         raise OSError(f"{host} is at {addresses[0]}, a private address: these are never fetched from")
-    for where in public[:-1]:
+    for ip in public[:-1]:
         with suppress(OSError):
-            return socket.create_connection((where, port), *args, **kwargs)
+            return socket.create_connection((ip, port), *args, **kwargs)
     return socket.create_connection((public[-1], port), *args, **kwargs)
 
 
