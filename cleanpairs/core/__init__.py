@@ -1,1 +1,1 @@
-"""What everything else stands on: errors, limits, parameters, the registry, recipes, processes, opening of files."""
+"""The base of the package: errors, limits, parameters, the registry, recipes, processes, opening of files."""

@@ -140,7 +140,7 @@ def check_threads() -> None:
 
 
 def no_thread(error: BaseException) -> str:
-    """What to do about an error of the system, of Python or of Arrow that no thread or process can be started."""
+    """The remedy for an error of the system, of Python or Arrow that no thread or process can be started, else ""."""
     message = str(error)
     if "can't start new thread" not in message and os.strerror(errno.EAGAIN) not in message:
         return ""

@@ -21,7 +21,7 @@ from cleanpairs.core.regular import open_regular, read_text
 
 @dataclass(frozen=True)
 class DataOptions:
-    """What to read. See :func:`cleanpairs.load_pairs`."""
+    """The input and how to read it. See :func:`cleanpairs.load_pairs`."""
 
     train: str | None = None
     val: str | None = None

@@ -1,4 +1,4 @@
-"""What torch keeps for the whole process or thread: a fit neither takes it from its caller, nor leaves it changed."""
+"""Torch's state of the process or thread: a fit does not depend on the caller's, and leaves it as it was."""
 
 import threading
 from collections.abc import Iterator

@@ -134,7 +134,7 @@ def group_near_vectors(pairs: Pairs, most_bits: int = 28) -> Pairs:
 
 
 def lesser_duplicates(group: np.ndarray, row: np.ndarray, score: np.ndarray) -> np.ndarray:
-    """Of the pairs (n,) that have a score, those (k,), rising, of another row than the best of their ``group``."""
+    """Pairs (k,), rising, with a score, and in another row than the best of their ``group`` (n,)."""
     finite = np.flatnonzero(~np.isnan(score))
     order = finite[np.lexsort((row[finite], -score[finite], group[finite]))]
     _, first, place = np.unique(group[order], return_index=True, return_inverse=True)

@@ -335,7 +335,7 @@ def read_image(data: bytes, *, about: int | None = None) -> Any:
 
 
 def _what_else(data: bytes) -> str:
-    """What ``data``, in small letters and no supported image, seems to be."""
+    """The likely kind of ``data``, in small letters, which is no supported image."""
     kinds = {
         b"git-lfs.github.com": "a pointer of Git LFS; run git lfs pull", b"<html": "a web page",
         b"<!doctype html": "a web page", b"<svg": "SVG", b"%pdf": "PDF", b"ftyphei": "HEIC", b"ftypmif1": "HEIC",

@@ -1,4 +1,4 @@
-"""What an export changed, pair by pair, by its ledger."""
+"""The changes of an export, pair by pair, by its ledger."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ from cleanpairs.repair.plan import counted
 
 @dataclass(frozen=True)
 class Change:
-    """What became of one pair.
+    """The change of one pair.
 
     - ``before``, ``after``: its caption. None where there was none, or it is not in the cleaned file
     - ``source_key``: the key of the pair that gave it a caption or an image

@@ -96,7 +96,7 @@ def _output_paths(out: Path, directory: bool, settings: "ExportSettings") -> dic
 
 @dataclass(frozen=True)
 class ExportSummary(ActionCounts):
-    """What an export wrote.
+    """The counts and the files of an export.
 
     - ``rows``: rows of cleaned data
     - ``files``: role -> path. The roles are out, manifest, ledger, dropped and card

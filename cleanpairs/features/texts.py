@@ -16,7 +16,7 @@ from cleanpairs.features.rows import Chunk, Progress, compute_rows, digest
 
 
 class Captions:
-    """What makes tables of captions.
+    """Makes tables of captions.
 
     It has learned ``words``, a ``frozen`` encoder of one vector a caption, or both. Without them it takes the data's
     vectors, of ``dim`` dimensions. The words may also come from a pretrained model that is trained further.

@@ -81,7 +81,7 @@ def token_counts(ids: np.ndarray, offsets: np.ndarray, most: int) -> Any:
 
 
 def places(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Where each of ``wanted``, of any shape, stands in ``known`` (n,) of distinct entries. -1 where it does not."""
+    """The place of each of ``wanted``, of any shape, in ``known`` (n,) of distinct entries. -1 where it has none."""
     if not len(known):
         return np.full(wanted.shape, -1)
     order = np.argsort(known, kind="stable")

@@ -67,7 +67,7 @@ class VectorPairs:
         return VectorPairs(self.images[rows], self.texts[rows], self.image_group[rows], self.text_group[rows])
 
     def shared(self, pairs: "VectorPairs", *, kind: str = "softmax", tau: float = TAU) -> np.ndarray:
-        """What the image and the caption of each of n ``pairs``, maybe of these, share with all, (2, n) float64."""
+        """The similarity that image and caption of n ``pairs``, maybe of these, share with all, (2, n) float64."""
         paired = cosines(pairs.images, pairs.texts)
         return np.stack([self._shared(side, paired, kind, tau) for side in self._sides(pairs)])
 
@@ -88,7 +88,7 @@ class VectorPairs:
         return observed, null_scores
 
     def _shared(self, side: _Side, paired: np.ndarray, kind: str, tau: float) -> np.ndarray:
-        """What each query shares with all references, (n,) float64."""
+        """The similarity that each query shares with all references, (n,) float64."""
         queries, references, query_group, reference_group = side
         n, m = len(queries), len(references)
         out = np.empty(n)

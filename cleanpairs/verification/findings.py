@@ -31,7 +31,7 @@ class Problem:
 
 @dataclass
 class Verification:
-    """What was checked, one line each, what is wrong, and notes on what is unusual but not wrong."""
+    """The checks, one line each, the problems, and notes on what is unusual but not wrong."""
 
     path: Path
     kind: str
