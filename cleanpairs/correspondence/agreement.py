@@ -5,7 +5,7 @@ kernel regression over its neighbours and by ridge regression. Both go from imag
 pair out. Fisher's discriminant of observed and random wrong pairs joins the four agreements. The random wrong pairs'
 agreements are the null, which gives the noise rate and the probabilities without a label.
 
-Once networks have told which pairs to trust, :func:`normalised_agreement` predicts again, and compares each pair with
+Once networks have chosen the trusted pairs, :func:`normalised_agreement` predicts again, and compares each pair with
 all others. In the joint space of trained networks (:func:`similarity_to_neighbours`) there is no honest null.
 Equations and reasons: docs/methods/auto.md.
 """
@@ -57,7 +57,7 @@ class AgreementNumbers:
         Temperature of the sum of the four agreements, in deviations, among all captions and all images.
 
     similar_share, similar_rows, ranked : float, int, int
-        Share of the pairs that count as similar to one, how many pairs are asked for theirs, and how many pairs are
+        Share of the pairs that count as similar to one, how many pairs get similar ones, and how many pairs are
         compared.
 
     word_weight : float
@@ -185,7 +185,7 @@ class NeighbourAgreement:
 
         Notes
         -----
-        The lower tail, the lowest 30 % of the similar pairs' scores, tells how many more look like similar ones.
+        The lower tail, the lowest 30 % of the similar pairs' scores, shows how many more look like similar ones.
         """
         tail, least_pairs, one_sided = 0.3, 30, 1.645
         if len(self.similar) < least_pairs:
@@ -199,7 +199,7 @@ class NeighbourAgreement:
 
 
 def nothing_known(n: int, planted: int = 0) -> NeighbourAgreement:
-    """Of N pairs, and of so many ``planted`` ones: all count as matched, and there is no null."""
+    """Agreement of N pairs and some ``planted`` ones without evidence. All count as matched, and there is no null."""
     return NeighbourAgreement(np.zeros(n), np.zeros(0), 0.0, np.ones(n), np.zeros(planted), np.ones(planted))
 
 
@@ -244,7 +244,7 @@ def neighbour_agreement(
     Parameters
     ----------
     pairs : VectorPairs
-        Unit vectors of each pair's image and caption, in spaces of their own. Zeros say nothing.
+        Unit vectors of each pair's image and caption, in spaces of their own. Vectors of zeros do not count.
     planted : (2, m) int64, optional
         Rows of an image and of another's caption. These mismatched pairs are judged like the null pairs. They predict
         nothing.
@@ -459,7 +459,7 @@ class _Prediction:
         self.mean = np.stack([predicted.mean(axis=0) for predicted in self._each(sample, None)])
 
     def _each(self, rows: np.ndarray, targets: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        """(R, e) each."""
+        """The predictions by either regression, (R, e) each."""
         by_ridge, none = self.ridge.without(rows, targets), np.zeros(0, np.int64)
         if targets is None:
             return self.kernel(rows, none, none)[0], by_ridge
@@ -596,7 +596,7 @@ def kernel_sums(
 
 
 def _penalty(gram: np.ndarray) -> Any:
-    """Of both regressions below: the mean spread of the rows, out of their products (d, d)."""
+    """The mean spread of rows for both regressions below, from the products (d, d) of these rows."""
     return np.trace(gram) / max(len(gram), 1) + gram.dtype.type(1e-6)
 
 
@@ -667,7 +667,7 @@ class Centred:
 
     @cached_property
     def covariance(self) -> np.ndarray:
-        """(d, d)."""
+        """The covariance (d, d)."""
         return np.asarray(self.vectors.T @ self.vectors / np.float32(len(self.vectors)))
 
     def spread(self, c: np.ndarray, least: float = 0.0) -> np.ndarray:

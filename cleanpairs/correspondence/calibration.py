@@ -17,13 +17,13 @@ Null pairs are weighted by another figure's known moments: raking (Deville and S
 Intervals come from the bootstrap of observed pairs and null. They are widened 1.3 times, since one model's scores share
 its errors. Each draw adds the chance by which so many pairs hold more or fewer mismatched ones.
 
-Labels say of some pairs whether they are matched. They give the posterior of
+Labels state whether some pairs are matched. They give the posterior of
 
     g(q) = least + (most - least) / (1 + exp(s (log(q / (1 - q)) + l)))
 
 over a grid of l, s, least and most. A label is wrong with a known probability, small for a person's. Which pairs are
 labelled may depend on their scores. The next ones to label (:meth:`Calibration.telling`) are those whose labels most
-lower the variance of pi, and tell most of the parameters.
+lower the variance of pi, and are most informative of the parameters.
 """
 
 from collections.abc import Iterator, Mapping
@@ -234,7 +234,7 @@ class Calibration:
         Parameters
         ----------
         open_at : (k,) float
-            Quantiles of the pairs that may be asked about.
+            Quantiles of the pairs that may be labelled.
         count : int
             How many of them.
         wrong_labels : float
@@ -282,18 +282,18 @@ class Calibration:
         """As :meth:`shifted`, with the draws. The log odds of each one's rate change as much."""
         from scipy.special import expit, logit
 
-        by = logit(rate) - logit(self.rate)  # a may move far where no score lies, which tells nothing of the draws
+        by = logit(rate) - logit(self.rate)  # a may move far where no score lies, so its change does not suit the draws
         draws = [replace(self, theta=theta) for theta in self.draws]
         moved = [draw.shifted(expit(logit(draw.rate) + by)).theta for draw in draws]
         return replace(self.shifted(rate), draws=np.reshape(moved, self.draws.shape))
 
     def to_dict(self) -> dict[str, Any]:
-        """Lists of numbers."""
+        """The fields as lists of numbers, by name."""
         return {name: value.tolist() for name, value in vars(self).items() if value is not None}
 
     @classmethod
     def from_dict(cls, stored: dict[str, Any]) -> "Calibration":
-        """Of :meth:`to_dict`."""
+        """The calibration that :meth:`to_dict` stored."""
         names = (name for name in ("theta", "draws", "scores") if name in stored)
         return cls(**{name: np.asarray(stored[name], dtype=np.float64) for name in names})
 
@@ -608,7 +608,7 @@ def noise_rate(
     n : int
         How many there are.
     other : float, optional
-        What other scores say of the rate. The interval grows towards it by half its distance from the rate.
+        An estimate of the rate by other scores. The interval grows towards it by half its distance from the rate.
     widest : float
         Width of the calibration's interval beyond which the rate is undetermined.
     apart : float
@@ -630,7 +630,7 @@ def noise_rate(
 
 
 def rate_in_words(result: Mapping[str, Any]) -> str:
-    """What a run says about the share of mismatched pairs, in sentences that no truth contradicts.
+    """A run's estimate of the share of mismatched pairs, in sentences that no truth contradicts.
 
     Parameters
     ----------

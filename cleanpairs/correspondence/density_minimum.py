@@ -17,7 +17,7 @@ from cleanpairs.core.errors import DataError
 
 @dataclass(frozen=True)
 class DensityMinimum:
-    """What the density of a correspondence tells.
+    """Threshold and noise rate by the density of a correspondence.
 
     Parameters
     ----------

@@ -74,7 +74,7 @@ def in_words(blocks: Sequence[str], most: int = 3) -> str:
     blocks : sequence of str
         A sentence each.
     most : int
-        How many are shown. Of more it is said how many there are.
+        How many are shown. Of further blocks only the number is.
 
     Returns
     -------
@@ -96,7 +96,7 @@ def find_displaced_rows(
     usable : (n,) bool, optional
         Rows that can be compared. Others count neither for nor against a distance.
     sample : (m,) int64, (m, d) and (m, d), optional
-        Rows, rising, with their vectors, that tell what random pairs are like. None: at most 8,192 are drawn.
+        Rows, rising, with their vectors, from which random pairs are drawn. None: at most 8,192 are drawn.
 
     Returns
     -------
@@ -309,8 +309,8 @@ class _Rows:
     def _far_distances(self, in_place: Floats, near: Sequence[int], queries: int = 1024, beside: int = 16) -> list[int]:
         """Distances beyond ``reach`` at which more nearest captions stand than chance explains.
 
-        Of the sample the rows are asked that have no evidence (n,) to be in place. First those among rows, ``beside``
-        on either side, that have none for any distance: in place, or one of those ``near``.
+        The queries are rows of the sample without evidence (n,) to be in place. Those come first where ``beside`` rows
+        on either side have no evidence for any distance: in place, or one of those ``near``.
         """
         from scipy.special import pdtrc
 

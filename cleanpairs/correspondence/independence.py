@@ -1,4 +1,4 @@
-r"""Whether images and captions depend on each other: if not, nothing tells mismatched pairs from matched ones.
+r"""Whether images and captions depend on each other: if not, mismatched pairs look like matched ones.
 
 The test before a training is the Hilbert-Schmidt independence criterion (Gretton et al., NeurIPS 2007),
 

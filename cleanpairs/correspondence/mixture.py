@@ -13,7 +13,7 @@ Departures. The Gaussian mixture is run to convergence: the papers' ten steps le
 mixture starts from it, not from fixed betas, and stops after 10 iterations, as Arazo et al. do. Beyond the means of the
 components the posterior is what it is there, or beyond.
 
-A mixture always finds two components: :class:`Split` says whether they are apart, and :func:`guarded_split` asks.
+A mixture always finds two components. :func:`guarded_split` refuses those that are not apart by :class:`Split`.
 """
 
 from collections.abc import Callable

@@ -6,19 +6,20 @@ Networks know their training pairs by heart. So everything here is linear or unt
    and an image's from a caption, by ridge regression and by two means over neighbours. Vectors of one space are
    compared directly, too.
 2. A logistic regression of held-out trusted pairs against random ones makes one log likelihood ratio l of them.
-3. l - log sum of exp(l) tells how much better a pair is than the image's other captions, and than the caption's other
-   images. Both sums are scaled to the number of pairs to repair.
+3. l - log sum of exp(l) measures how much better a pair is than the image's other captions, and than the caption's
+   other images. Both sums are scaled to the number of pairs to repair.
 4. Held-out trusted pairs, taken apart, are repairs whose truth is known, and go through 1 to 3 as the mismatched pairs
    do. A logistic regression of right on l and both differences gives the probability.
 
 Of more than :attr:`PairNumbers.most_exact` pairs to be repaired one predictor judges all. It has learned from a sample
 of the trusted pairs, and sums are taken over samples. The wrong edges of step 4 are then those of held-out images with
 all captions to be repaired: too few held-out captions are nearly right for a held-out image. Vectors of one space are
-looked up where they lie, and predicted by ridge regression alone: nothing but some numbers is held of a pair.
+looked up where they lie, and predicted by ridge regression alone: only a few numbers are stored for a pair.
 
 The prior has two factors. A right repair takes two mismatched pairs apart: the product of their probabilities. The
-caption's image must be in the data: ``present``, which the scores cannot tell (dev/LOG.md). A caption that a trusted
-pair has too is a copy, as far as more captions to be repaired are so than trusted ones are another trusted pair's.
+caption's image must be in the data: ``present``, which the scores cannot estimate (dev/LOG.md). A caption that a
+trusted pair has too is a copy, as far as more captions to be repaired are so than trusted ones are another trusted
+pair's.
 """
 
 from collections.abc import Iterator, Sequence
@@ -401,7 +402,7 @@ class PairProbability:
         self._coefficients, self._intercept = fit.coef_[0].astype(np.float32), float(fit.intercept_[0])
 
     def _calibrate(self, predictors: list[_Predictor], held: list[tuple[np.ndarray, np.ndarray]]) -> bool:
-        """4. of the module's head. False where too few right edges are seen."""
+        """Learn step 4 of the module's head. False where too few right edges are seen."""
         found, scores = [], []
         for predictor, (captions, images) in zip(predictors, held, strict=True):
             ratio = np.concatenate(
@@ -425,7 +426,7 @@ class PairProbability:
         return self._fit(*map(np.concatenate, (edges, truth, weight)))
 
     def _right_weight(self, matched: np.ndarray) -> np.ndarray:
-        """Of right edges of held-out pairs: of so many images to be repaired the caption is there."""
+        """The weight of right edges of held-out pairs, by the share of images to be repaired whose caption is there."""
         return np.asarray(self._present / float(self.matched[self.trusted].mean()) * matched)
 
     def _fit(self, edges: np.ndarray, right: np.ndarray, weight: np.ndarray) -> bool:
@@ -546,7 +547,7 @@ class PairProbability:
         Parameters
         ----------
         image_of : (k,) int64
-            Pairs whose images are asked about.
+            Pairs whose images are compared.
         text_of : (k,) int64
             Pairs whose captions are.
 

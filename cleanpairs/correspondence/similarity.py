@@ -1,10 +1,10 @@
-r"""What vectors of one space tell before any training: normalised similarity, and what a linear map adds to it.
+r"""Agreement of vectors of one space before any training: normalised similarity, and what a linear map adds to it.
 
 n is the normalised similarity (:func:`cleanpairs.ops.normalised_similarity.balanced`). r is a ridge regression between
 the sides, trained on other folds. The score is n + c r, each in standard deviations of its null. AUC compares observed
 pairs that seem matched with null pairs. c is the least weight within two standard errors of the largest AUC. Rate and
-probability come from the null. Where it shows few mismatches, near null pairs, with the captions most like theirs, tell
-of others. Reasons: docs/methods/auto.md.
+probability come from the null. Where it shows few mismatches, near null pairs, with the captions most like theirs,
+show others. Reasons: docs/methods/auto.md.
 
 All this is computed of some thousand pairs. Of more pairs a sample is taken, and the result scores the others, one by
 one, as it scores pairs of other data (:class:`SimilarityModel`).
@@ -52,7 +52,7 @@ class SimilarityNumbers:
 
     apart, near_apart : float
         Least areas under the curve of matched pairs against null ones, and against near ones, where near mismatches
-        can be told.
+        can be detected.
 
     tail, least_tail : float
         A quantile of the near null, and the least share of near mismatches that the pairs below it must show.
@@ -145,7 +145,7 @@ def weights_by_twins(
 
 @dataclass(frozen=True, kw_only=True)
 class SimilarityAgreement(NeighbourAgreement):
-    """As :class:`NeighbourAgreement`, of vectors of one space.
+    """A :class:`NeighbourAgreement` of vectors of one space.
 
     Parameters
     ----------
@@ -224,7 +224,7 @@ class SimilarityModel:
         return self.judge(pairs, self.scores(pairs))
 
     def judge(self, pairs: VectorPairs, scores: np.ndarray) -> np.ndarray:
-        """P(matched) (n,) float32 of n pairs by their :meth:`scores`. Of the background's own pairs what is known."""
+        """P(matched) (n,) float32 of n pairs by their :meth:`scores`. The background's own pairs keep theirs."""
         own = places(_numbers(self.background.pairs), _numbers(pairs))
         return np.where(own < 0, self.of_score(scores), self.known[own]).astype(np.float32)
 
@@ -243,7 +243,7 @@ class SimilarityModel:
         return np.asarray(score)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """All that there is, by name."""
+        """All arrays of the model, by name."""
         found = {f"background.{name}": value for name, value in vars(self.background.pairs).items()}
         found |= {f"of_score.{name}": np.atleast_1d(value) for name, value in vars(self.of_score).items()}
         found["potentials"] = self.background.potentials
@@ -252,7 +252,7 @@ class SimilarityModel:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "SimilarityModel":
-        """Of :meth:`arrays`."""
+        """The model that :meth:`arrays` stored."""
 
         def part(name: str) -> dict[str, np.ndarray]:
             return {key.removeprefix(name): value for key, value in arrays.items() if key.startswith(name)}
@@ -268,7 +268,7 @@ class SimilarityModel:
 
 
 def _numbers(pairs: VectorPairs) -> np.ndarray:
-    """(n,) int64: equal of equal pairs, which have the same image and the same text."""
+    """A number (n,) int64 for each pair. Pairs with the same image and the same text have the same number."""
     return np.asarray(pairs.image_group * np.int64(1_000_003) + pairs.text_group)
 
 
@@ -292,7 +292,7 @@ def similarity_agreement(pairs: VectorPairs, *, seed: int = 0, sample_of: int = 
     Returns
     -------
     SimilarityAgreement or None
-        None where they lie in no common space, or are too few to tell.
+        None where they lie in no common space, or are too few.
     """
     n = len(pairs)
     whole = max(n, sample_of)
@@ -414,7 +414,7 @@ def _alone(
 
 
 def _scale(scores: np.ndarray) -> np.ndarray:
-    """Mean and deviation."""
+    """Mean and standard deviation of values."""
     return np.array([float(scores.mean()), max(float(scores.std()), 1e-12)])
 
 
@@ -508,7 +508,7 @@ def _corrected(area: float, rate: float) -> float:
 
 
 def _near(observed: np.ndarray, near: np.ndarray, null: np.ndarray, random: float, seed: int = 0) -> Calibration | None:
-    """The calibration where captions were swapped with near ones. None where their share cannot be told from none.
+    """The calibration where captions were swapped with near ones. None where their share may be 0.
 
     ``random``: the share of pairs that look like random ones, by ``null``, whose part of the lower tail is none of it.
     """

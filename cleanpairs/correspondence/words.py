@@ -25,7 +25,7 @@ class WordNumbers:
         Weight of a word's share of all captions. Its share among similar images has the weight 1.
 
     shrink : float
-        So many captions with a word are added. In them the word says nothing about its image.
+        So many captions with a word are added. In them the word is independent of its image.
 
     block : int
         Images at once.
@@ -57,7 +57,7 @@ class WordRatios:
         Weights of the pairs.
 
     group : (N,) int64, optional
-        Pairs with one number say nothing of each other. By default all are different.
+        Pairs with one number give no evidence about each other. By default all are different.
 
     seed : int
         Seed of the sample of captions in which words are counted.
@@ -175,6 +175,6 @@ class WordRatios:
 def lowest_ratio(
     x: np.ndarray, has: Any, trust: np.ndarray, judged: np.ndarray, *, group: np.ndarray | None = None, seed: int = 0
 ) -> np.ndarray:
-    """The ratio (K,) of the word of each judged caption that fits worst, as :class:`WordRatios` says, at most 0."""
+    """The ratio (K,) of the word of each judged caption that fits worst, by :class:`WordRatios`, at most 0."""
     ratios = WordRatios(x, has, trust, group=group, seed=seed)(judged)
     return np.minimum(np.asarray(ratios.min(axis=1).todense(), np.float64).ravel(), 0)
