@@ -30,6 +30,7 @@ from cleanpairs.cli.options import (
 from cleanpairs.cli.terminal import Progress, echo, has_flag, print_result, say
 from cleanpairs.core.parameters import check_number
 from cleanpairs.core.plain import percent, plural
+from cleanpairs.core.progress import CurrentProgress
 from cleanpairs.core.recipe import override_values
 
 engine_options = (
@@ -282,7 +283,7 @@ def rematch(paths: tuple[str, ...], out: str, **options: Any) -> None:
     chosen = set_values(options, repair=repair_keys(), recaption=asking)
     settings, expected = repair_settings(options, opened, chosen["repair"])
     how = {"overwrite": options["overwrite"], "engine": chosen_engine(options), **chosen["data"]}
-    with caption_writer(out, options, chosen["recaption"]) as writer:
+    with CurrentProgress.reported_to(Progress()), caption_writer(out, options, chosen["recaption"]) as writer:
         planned = rematch_run(opened, out, settings, data, recaption=writer, **how)
     summary = planned.summary
     if data is not None and settings.threshold is None:
@@ -365,14 +366,16 @@ def export(ctx: click.Context, run: str | None, out: str, **options: Any) -> Non
             raise click.UsageError(
                 f"{', '.join(decided)}: --plan has decided that already; make another plan by cleanpairs rematch"
             )
-        summary = export_plan(options["plan"], out, trusted=has_flag("trust-stored-paths"), **written)
+        with CurrentProgress.reported_to(Progress()):
+            summary = export_plan(options["plan"], out, trusted=has_flag("trust-stored-paths"), **written)
     else:
         opened = existing_run(run)
         given = override_values(options["overrides"], repair=repair_keys())["repair"]
         settings, expected = repair_settings(options, opened, given)
         if expected is not None:
             say(f"{expected}\n")
-        summary = export_run(opened, out, settings, **written)
+        with CurrentProgress.reported_to(Progress()):
+            summary = export_run(opened, out, settings, **written)
     print_result({name: getattr(summary, name) for name in ("pairs", *COUNTED, "rows")}, summary)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from cleanpairs.commands.run import Run, Scores
 from cleanpairs.commands.score import roles_of, threshold_of_rows
 from cleanpairs.core.errors import ConfigError, OutputExistsError, RefusedError
 from cleanpairs.core.parameters import check_number
+from cleanpairs.core.progress import CurrentProgress
 from cleanpairs.data import Pairs, Source, load_source, open_source, remember_user_path, staged_file
 from cleanpairs.data.readers import iter_tables, load_some, reader_of
 from cleanpairs.engine import Engine, make_engine
@@ -28,7 +30,7 @@ from cleanpairs.estimators import PairScorer
 from cleanpairs.estimators.batches import RowScorer
 from cleanpairs.estimators.scorer import Embedded
 from cleanpairs.ops.columns import with_columns
-from cleanpairs.ops.search import top_k
+from cleanpairs.ops.search import TopK, top_k
 from cleanpairs.repair.actions import NOT_IN_UIDS
 from cleanpairs.repair.candidates import NeighbourSearch
 from cleanpairs.repair.decisions import no_repairs
@@ -216,7 +218,13 @@ class Planning:
     def _neighbour_search(self) -> Iterator[NeighbourSearch]:
         """Yield what searches by cosine. Files of an engine's workers are removed once the plan is made."""
         if not self.engine.remote:
-            yield top_k
+            number = count(1)
+
+            def in_this_process(queries: np.ndarray, rows: np.ndarray, k: int) -> TopK:
+                progress = partial(CurrentProgress.advance, f"search {next(number)}", "rows")
+                return top_k(queries, rows, k, progress=progress)
+
+            yield in_this_process
             return
         search = EngineSearch(self.parts, self.engine)
         yield search

@@ -443,7 +443,15 @@ class Run:
         if not isinstance(given, dict):
             raise DataError(f"{self.path / 'run.json'} does not say which data the run was fitted on")
         where = self.path / "run.json"
-        source = open_recorded(given.get("data"), given.get("options"), where, trusted=self.trusted)
+        try:
+            source = open_recorded(given.get("data"), given.get("options"), where, trusted=self.trusted)
+        except DataError as error:
+            if not str(error).startswith("no such input"):
+                raise
+            raise DataError(
+                f"{error}; the run {self.path.name} was fitted on it: put it back, or give its new place as DATA to "
+                "rematch or score"
+            ) from error
         if source.fingerprint != given.get("fingerprint"):
             raise DataError(f"{given['data']} has changed since the run {self.path.name} was fitted on it; fit again")
         return source

@@ -337,14 +337,14 @@ def knows(encoder: SentenceEncoder, captions: Sequence[str]) -> tuple[bool, str]
     encoder : SentenceEncoder
         The encoder.
     captions : sequence of str
-        About 2,000 of them are looked at.
+        The first words of about 2,000 of them are looked at.
 
     Returns
     -------
     bool, str
         Whether it does, and the figures in words.
     """
-    chosen = [words(text) for text in _some(captions)]
+    chosen = [words(text)[:64] for text in _some(captions)]  # the encoder cuts what is far longer
     marks = len(encoder.tokens([""])[0])
     unknown = set(encoder.tokens(["[UNK]"])[0]) - set(encoder.tokens([""])[0])
     rows = encoder.tokens([" ".join(text) for text in chosen if text])

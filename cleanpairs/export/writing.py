@@ -21,6 +21,7 @@ import cleanpairs
 from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError, OutputExistsError
 from cleanpairs.core.parameters import check_whole, refuse_unknown
 from cleanpairs.core.plain import plural
+from cleanpairs.core.progress import CurrentProgress
 from cleanpairs.core.regular import read_json, reading, writing
 from cleanpairs.data import Pairs, ParquetSink, Source, fingerprint_of, staged_set
 from cleanpairs.data.atomic import StagedSet, scratch_directory
@@ -330,7 +331,7 @@ class Export:
                 whole = Partition(0, 0, source.n_rows)
                 batches = work.by(engine, parts, settings.overwrite) if engine.remote else work.tables(whole)
                 recaption = plan.head.settings.get("recaption")
-                rows, parts_of, actions, reasons, named = self._write(batches, layout, staged, recaption)
+                rows, parts_of, actions, reasons, named = self._write(batches, layout, staged, recaption, plan.pairs)
             counts = {"pairs": plan.pairs, **count_actions(actions)}
             self._check(rows, counts, out_rows, staged)
             refuse_changed_input(source)
@@ -347,12 +348,17 @@ class Export:
         )  # fmt: skip
 
     def _write(
-        self, batches: Iterable[dict[str, pa.Table]], layout: Layout, staged: Mapping[str, Path], recaption: Any
+        self,
+        batches: Iterable[dict[str, pa.Table]],
+        layout: Layout,
+        staged: Mapping[str, Path],
+        recaption: Any,
+        pairs: int,
     ) -> tuple[Mapping[str, int], Mapping[str, int], Counter[str], Counter[str], bool]:
         """Write all files, batch by batch. Return the rows of each, and of the files of a directory, the pairs of each
         action, the dropped ones of each reason, and whether images are paths (:meth:`Layout.names_files`).
 
-        ``recaption``: the ledger's note of the model that wrote captions.
+        ``recaption``: the ledger's note of the model that wrote captions. ``pairs``: how many there will be.
         """
         schema = Ledger(layout).schema
         if recaption is not None:
@@ -372,6 +378,7 @@ class Export:
                     sinks[role].write(table)
                 actions.update(counted(lines["action"]))
                 reasons.update(counted(filtered(lines, pc.equal(lines["action"], "drop"))["reason"].drop_null()))
+                CurrentProgress.advance("writing", "pairs", sinks["ledger"].rows, pairs)
         return {role: sink.rows for role, sink in sinks.items()}, out.parts, actions, reasons, named
 
     def _sink_of(self, role: str) -> type[ParquetSink] | type[CsvSink]:

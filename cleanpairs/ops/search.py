@@ -11,6 +11,7 @@ Which it was, and its recall, is in the answer.
 """
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -55,10 +56,14 @@ class TopK:
     note: SearchNote | None = None  # None if not searched for by this module
 
 
-def top_k(queries: np.ndarray, rows: np.ndarray, k: int, *, exact: bool = False) -> TopK:
+def top_k(
+    queries: np.ndarray, rows: np.ndarray, k: int, *, exact: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> TopK:  # fmt: skip
     """The ``k`` rows of largest inner product with each query. Which index finds them, see the module's head.
 
-    ``queries`` (n, d), ``rows`` (m, d) float: there may be none. ``k``: 1 or more. ``exact``: never approximate. The
+    ``queries`` (n, d), ``rows`` (m, d) float: there may be none. ``k``: 1 or more. ``exact``: never approximate.
+    ``progress``: called with the numbers of queries that are answered, and of all. The
     same input gives the same answer. Where there are fewer rows than ``k``, scores are -inf and indices -1.
     """
     prepared = prepare(queries, rows, k, exact=exact)
@@ -67,6 +72,8 @@ def top_k(queries: np.ndarray, rows: np.ndarray, k: int, *, exact: bool = False)
     for s in blocks(n, prepared.block):
         scores[s], indices[s] = prepared(queries[s])
         release(queries)
+        if progress is not None:
+            progress(s.stop, n)
     return TopK(scores, indices, prepared.note)
 
 

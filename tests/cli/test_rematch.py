@@ -67,6 +67,26 @@ def test_out_is_repaired_and_a_plan_needs_no_run(command: Callable[..., Any], tm
     assert_refused(command("export", "nowhere", "--repaired", tmp_path / "c.parquet"), 3, "nowhere")
 
 
+def test_search_and_writing_show_how_far_they_are(
+    command: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLEANPAIRS_PROGRESS", "1")
+    code, _, planned = command(*PLAUSIBLE, "run", "--out", tmp_path / "plan.parquet")
+    assert code == 0 and "search 1:" in planned and "search 2:" in planned and "rows/s" in planned, planned
+    code, _, written = command("export", "--plan", tmp_path / "plan.parquet", "--out", tmp_path / "out.parquet")
+    assert code == 0 and "writing" in written and f"{N}/{N} [" in written and "search" not in written, written
+
+
+def test_data_that_was_moved_is_asked_for_in_whole(command: Callable[..., Any], fitted: Path, tmp_path: Path) -> None:
+    (fitted / "data.parquet").rename(tmp_path / "moved.parquet")
+    try:
+        code, _, err = command("export", "run", "--out", tmp_path / "out.parquet")
+        assert code == 3 and "data.parquet; the run run was fitted on it: put it back" in err, err
+        assert command("rematch", "run", tmp_path / "moved.parquet", "--out", tmp_path / "plan.parquet")[0] == 0
+    finally:
+        (tmp_path / "moved.parquet").rename(fitted / "data.parquet")
+
+
 def test_other_data_than_the_runs(command: Callable[..., Any], tmp_path: Path) -> None:
     other = write_corpus(tmp_path / "other.parquet", N, WRONG, seed=5)
     plan_file = tmp_path / "plan.parquet"

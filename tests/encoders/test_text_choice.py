@@ -59,9 +59,11 @@ def test_weights_that_are_others_are_refused(encoder: SentenceEncoder, monkeypat
         SentenceEncoder(SHIPPED)
 
 
+@pytest.mark.parametrize("long", [False, True], ids=["short captions", "captions of 3,000 words"])
 @pytest.mark.parametrize("language", list(NOUNS[0]))
-def test_english_is_known_and_other_languages_are_not(encoder: SentenceEncoder, language: str) -> None:
-    known, why = knows(encoder, captions_in(language))
+def test_english_is_known_and_other_languages_are_not(encoder: SentenceEncoder, language: str, long: bool) -> None:
+    captions = captions_in(language)
+    known, why = knows(encoder, [" ".join(captions * 10)] * 3 if long else captions)
     assert known == (language == "en"), why
     assert "pieces of a word" in why
 
