@@ -17,7 +17,7 @@ from cleanpairs.core.parameters import check_choice, number, text
 from cleanpairs.correspondence.calibration import ScoreProbability
 from cleanpairs.correspondence.density_minimum import DensityMinimum
 from cleanpairs.correspondence.score_mixture import ScoreMixture
-from cleanpairs.correspondence.similarity import null_pairs, one_space
+from cleanpairs.correspondence.similarity import LEAST_PAIRS, null_pairs, one_space
 from cleanpairs.data import ImageSource, Pairs, load_pairs
 from cleanpairs.data.filters import filter_reasons
 from cleanpairs.data.rows import RowBatch
@@ -429,12 +429,29 @@ class FrozenScorer(PairScorer):
         observed, of_null = self.compare(pairs, pairs, null)
         self._fit_probability = ScoreProbability.of(observed, of_null) if one_space(observed, of_null) else None
         self._probability = self._fit_probability
-        rows = np.sort(np.random.default_rng(self.random_state_).permutation(len(pairs))[: self._background_pairs])
-        some = self._background = pairs.take(rows[:0] if self._pointwise else rows)
-        if len(some) < len(pairs) and self._fit_probability is not None and not self._pointwise:
-            null = np.stack(null_pairs(some.image_group, some.text_group, self.random_state_))
-            self._probability = ScoreProbability.of(*self.compare(some, some, null), self._fit_probability.noise_rate)
+        order, most = np.random.default_rng(self.random_state_).permutation(len(pairs)), self._background_pairs
+        if len(pairs) <= most or self._pointwise or self._fit_probability is None:
+            self._background = pairs.take(np.sort(order[: 0 if self._pointwise else most]))
+        else:
+            count = min(most, len(pairs) - most // 2)
+            background = self._background = pairs.take(np.sort(order[:count]))
+            others = order[count : count + most]
+            rate = float(1 - self._fit_probability(observed[others]).mean())
+            self._probability = self._of_others(pairs.take(others), background, rate) or self._probability
         return self._correspondence(observed, self._fit_probability)
+
+    def _of_others(self, pairs: VectorPairs, background: VectorPairs, rate: float) -> ScoreProbability | None:
+        """Return what scores of pairs outside the background mean. None of too few.
+
+        The right partner of a mismatched pair is hardly ever in the background, and so is that of a null pair.
+        """
+        image, text = null_pairs(pairs.image_group, pairs.text_group, self.random_state_)
+        if len(image) < LEAST_PAIRS:
+            return None
+        null = VectorPairs(pairs.images[image], pairs.texts[text], pairs.image_group[image], pairs.text_group[text])
+        none = np.empty((2, 0), np.int64)
+        scores, of_null = (self.compare(each, background, none)[0] for each in (pairs, null))
+        return ScoreProbability.of(scores, of_null, rate)
 
     def _correspondence(self, score: np.ndarray, probability: ScoreProbability | None) -> np.ndarray:
         calibrated = probability is not None and not self._pointwise

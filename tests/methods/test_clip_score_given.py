@@ -24,9 +24,9 @@ def both(n: int = 60, wrong: int = 12, **more: object) -> Pairs:
     return Pairs.from_arrays([CAPTIONS[i] for i in at], features=z, text_vectors=texts, **more)  # type: ignore[arg-type]
 
 
-def many(n: int, wrong: int) -> Pairs:
+def many(n: int, wrong: int, seed: int = 1) -> Pairs:
     """Of one cone, with noise in all directions."""
-    rng = np.random.default_rng(1)
+    rng = np.random.default_rng(seed)
     z = rng.normal(size=(n, 32)) + 1
     at = np.concatenate([np.roll(np.arange(wrong), 1), np.arange(wrong, n)]).astype(np.int64)
     texts = z[at] + 0.5 * rng.normal(size=z.shape)
@@ -75,6 +75,16 @@ def test_threshold_rate_and_probability_come_from_the_null(
     assert ((again < model.threshold_) != wrong).mean() < 0.08  # those that are scored later mean the same
     clean = ClipScore(text_encoder="features", normalise=normalise).fit(many(600, 0))
     assert clean.noise_rate_ < 0.02 and (clean.correspondence_ < clean.threshold_).mean() <= 0.005
+
+
+@pytest.mark.parametrize("normalise", ["background", "csls"])
+def test_of_new_pairs_as_many_are_flagged_as_are_wrong(normalise: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ClipScore, "_background_pairs", 500)
+    model = ClipScore(text_encoder="features", normalise=normalise, random_state=0).fit(many(2000, 600))
+    flagged = model.score_pairs(many(1000, 300, seed=2)) < model.threshold_
+    wrong = np.arange(1000) < 300
+    assert flagged[wrong].mean() > 0.95 and flagged[~wrong].mean() < 0.02
+    assert abs(flagged.mean() - 0.3) < 0.015
 
 
 def test_where_there_is_no_common_space_nothing_is_flagged() -> None:
