@@ -53,8 +53,9 @@ def restore_export(
 
     ``out``: the cleaned Parquet file, or `datasets` directory, its manifest beside it. ``to``: Parquet to write.
     ``ledger``: its path, by default the manifest's.
-    Raises ConfigError: another format. DataError: a file is missing, is not as it was exported (SHA-256), or cannot be
-    read. OutputExistsError, also where ``to`` is a file of the export, or an input of other rows. OutputError.
+    Raises ConfigError: another format, or a name of one. DataError: a file is missing, is not as it was exported
+    (SHA-256), or cannot be read. OutputExistsError, also where ``to`` is a file of the export, or an input of other
+    rows. OutputError.
     """
     export = open_export(out, ledger)
     if export.format not in REVERSIBLE:
@@ -67,6 +68,8 @@ def restore_export(
     note = LedgerNote.read(export.ledger.path)
     export.check(*export.parts)
     _refuse_other_input(export, Path(to), note.rows)
+    if Path(to).suffix.lower() in (".csv", ".tsv", ".jsonl", ".tar"):
+        raise ConfigError(f"restore writes Parquet, and {to} is named like another format: name a .parquet file")
     unchanged = undone = returned = 0
     with (
         staged_file(to, overwrite=overwrite, inputs=[export.out, export.ledger.path, export.manifest]) as staged,

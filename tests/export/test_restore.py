@@ -495,3 +495,11 @@ def test_a_mixture_of_two_exports_is_never_undone(exported: Path, tmp_path: Path
             diff_export(exported)
     export_pairs(pairs, random_plan(pairs, 2), exported, overwrite=True)
     assert restore_export(exported, tmp_path / "back.parquet").rows == N
+
+
+def test_a_name_of_another_format_is_refused(tmp_path: Path) -> None:
+    pairs, out = load_pairs(write_table(tmp_path / "in.parquet", columns(N))), tmp_path / "out.parquet"
+    export_pairs(pairs, random_plan(pairs, 1), out)
+    with pytest.raises(ConfigError, match=r"restore writes Parquet, and .*back.csv"):
+        restore_export(out, tmp_path / "back.csv")
+    assert not (tmp_path / "back.csv").exists()
