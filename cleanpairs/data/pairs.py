@@ -267,11 +267,16 @@ def _check_sizes(
         raise DataError(f"text vectors must be floats ({n}, D), found {texts.dtype} {texts.shape}")
 
 
+def is_missing(value: Any) -> bool:
+    """Whether a value is None, or what pandas has in its place."""
+    return value is None or str(value) in ("nan", "<NA>")
+
+
 def caption_text(i: int, given: Any) -> str:
     """The caption ``i`` as text, "" where pandas has none. Raises DataError: it is something else."""
     if isinstance(given, str):
         return plain_text(given)
-    if str(given) in ("None", "nan", "<NA>"):
+    if is_missing(given):
         return ""
     raise DataError(f"caption {i} is {given!r}, and captions are text")
 

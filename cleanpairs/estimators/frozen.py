@@ -17,7 +17,7 @@ from cleanpairs.core.parameters import check_choice, number, text
 from cleanpairs.correspondence.calibration import ScoreProbability
 from cleanpairs.correspondence.density_minimum import DensityMinimum
 from cleanpairs.correspondence.score_mixture import ScoreMixture
-from cleanpairs.correspondence.similarity import LEAST_PAIRS, null_pairs, one_space
+from cleanpairs.correspondence.similarity import null_pairs, one_space
 from cleanpairs.data import ImageSource, Pairs, load_pairs
 from cleanpairs.data.filters import filter_reasons
 from cleanpairs.data.rows import RowBatch
@@ -445,10 +445,7 @@ class FrozenScorer(PairScorer):
 
         The right partner of a mismatched pair is hardly ever in the background, and so is that of a null pair.
         """
-        image, text = null_pairs(pairs.image_group, pairs.text_group, self.random_state_)
-        if len(image) < LEAST_PAIRS:
-            return None
-        null = VectorPairs(pairs.images[image], pairs.texts[text], pairs.image_group[image], pairs.text_group[text])
+        null = pairs.take(*null_pairs(pairs.image_group, pairs.text_group, self.random_state_))
         none = np.empty((2, 0), np.int64)
         scores, of_null = (self.compare(each, background, none)[0] for each in (pairs, null))
         return ScoreProbability.of(scores, of_null, rate)

@@ -104,7 +104,7 @@ def unseen_threshold(
     if judge is None:
         null = bank(images, texts, image_group, text_group, image, text)
     else:
-        null = judge(VectorPairs(images.vectors[image], texts.vectors[text], image_group[image], text_group[text]))
+        null = judge(VectorPairs(images.vectors, texts.vectors, image_group, text_group).take(image, text))
     observed = scores[scored]
     calibration = calibrate(observed, null, seed=seed) if len(null) and one_space(observed, null) else None
     if calibration is None:

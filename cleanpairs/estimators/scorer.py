@@ -27,7 +27,7 @@ from cleanpairs.data.arrays import as_array
 from cleanpairs.data.duplicates import group_near_duplicates
 from cleanpairs.data.filters import PREFIX, chosen_filters, filter_reasons
 from cleanpairs.data.images import without_outliers
-from cleanpairs.data.pairs import caption_text
+from cleanpairs.data.pairs import caption_text, is_missing
 from cleanpairs.data.text import NO_CAPTION_FILE, NO_DOWNLOAD
 from cleanpairs.encoders.tokenizer import TokenTable
 from cleanpairs.estimators.batches import RowScorer
@@ -695,8 +695,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
             answers = read_answers(answers, correspondence=y)
         elif not hasattr(answers, "items"):
             raise DataError(f"answers are {{pair_id: True or False}}, or a CSV, not {type(answers).__name__}")
-        missing = ("nan", "<NA>")  # as pandas has it
-        answers = {pair: None if str(answer) in missing else answer for pair, answer in answers.items()}
+        answers = {pair: None if is_missing(answer) else answer for pair, answer in answers.items()}
         if all(answer is None for answer in answers.values()) and opinions is None:
             raise DataError("there is no answer to calibrate by: name some pairs, and whether their captions belong")
         self._apply_answers(Answered.of(y, answers, opinions))

@@ -62,9 +62,10 @@ class VectorPairs:
     def __len__(self) -> int:
         return len(self.images)
 
-    def take(self, rows: np.ndarray) -> "VectorPairs":
-        """Chosen pairs, (b,) int64."""
-        return VectorPairs(self.images[rows], self.texts[rows], self.image_group[rows], self.text_group[rows])
+    def take(self, rows: np.ndarray, texts: np.ndarray | None = None) -> "VectorPairs":
+        """Return chosen pairs (b,) int64, or the images of ``rows`` with the captions of other rows ``texts``."""
+        texts = rows if texts is None else texts
+        return VectorPairs(self.images[rows], self.texts[texts], self.image_group[rows], self.text_group[texts])
 
     def shared(self, pairs: "VectorPairs", *, kind: str = "softmax", tau: float = TAU) -> np.ndarray:
         """The similarity that image and caption of n ``pairs``, maybe of these, share with all, (2, n) float64."""
