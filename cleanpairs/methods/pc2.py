@@ -212,8 +212,7 @@ class PC2(SplittingCleaner):
         What a noisy image finds the clean pair by whose caption it takes.
 
     reduction : {"mean", "sum"}
-        Whether the losses of a batch's pairs are averaged, or summed as in the paper. With a sum, ``entropy_weight``
-        is divided by the pairs of half a batch.
+        Whether the losses of a batch's pairs are averaged, or summed. The paper sums L_c and L_n, and averages L_pse.
 
     warm_loss : {"rce", "mean", "sum", "infonce"}
         Loss of the warm-up. The cross entropy with its reverse is "rce" (:mod:`cleanpairs.objectives`), without it
