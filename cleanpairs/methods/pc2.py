@@ -155,7 +155,7 @@ class _PseudoCaptioning(Splitting):
         head: Any = view.networks[network].head
         p, q = head(clean.model.vector(clean.images)), head(clean.model.vector(clean.texts))
         spread = self.method.entropy_weight * negative_batch_entropy(head(everyone.model.vector(everyone.images)))
-        return self.method.pseudo_weight * self.reduced(pseudo_classification(p, q)) + spread
+        return self.method.pseudo_weight * pseudo_classification(p, q).mean() + spread
 
     def warm_loss(self, view: EpochContext, network: int, f: BatchOutput) -> Tensor:
         return super().warm_loss(view, network, f) + self.class_loss(view, network, f, f)
@@ -212,7 +212,7 @@ class PC2(SplittingCleaner):
         What a noisy image finds the clean pair by whose caption it takes.
 
     reduction : {"mean", "sum"}
-        Whether the losses of a batch's pairs are averaged, or summed. The paper sums L_c and L_n, and averages L_pse.
+        Whether L_c and L_n are averaged over a batch, or summed, as in the paper.
 
     warm_loss : {"rce", "mean", "sum", "infonce"}
         Loss of the warm-up. The cross entropy with its reverse is "rce" (:mod:`cleanpairs.objectives`), without it

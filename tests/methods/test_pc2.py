@@ -42,8 +42,9 @@ def test_the_classifier_is_a_cosine_over_its_temperature() -> None:
     assert head(z[:0]).shape == (0, 5)
 
 
-def test_the_classes_loss_by_hand() -> None:
-    procedure, view = started(entropy_weight=7.0)
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_the_classes_loss_by_hand_is_a_mean(reduction: str) -> None:
+    procedure, view = started(entropy_weight=7.0, reduction=reduction)
     f = view.forward(0, np.arange(9), seed=1)
     assert isinstance(f.images, Tensor) and isinstance(f.texts, Tensor)
     head: Any = view.networks[0].head
@@ -171,7 +172,7 @@ def test_losses_are_sums_over_the_pairs_where_the_paper_sums() -> None:
     """Eq. 6 and 9: with a sum, the entropy of the batch counts as often as one pair."""
     losses = {}
     for reduction in ("mean", "sum"):
-        procedure, view = started(reduction=reduction, entropy_weight=0.0)
+        procedure, view = started(reduction=reduction, entropy_weight=0.0, pseudo_weight=0.0)
         clean, noisy = parts(view, np.arange(8), np.arange(24, 32))
         losses[reduction] = procedure.split_loss(view, 0, clean, noisy), procedure.warm_loss(view, 0, clean)
     for mean, total in zip(losses["mean"], losses["sum"], strict=True):
