@@ -168,7 +168,7 @@ def convert(
     if "true_mismatch" in batch.schema.names:
         true_key = column("true_key")
         out.true_mismatch = of_pairs(batch.column("true_mismatch").to_pylist())
-        out.true_key = [str(key or "") for key in of_pairs([None] * n if true_key is None else texts_of(true_key))]
+        out.true_key = None if true_key is None else [str(key or "") for key in of_pairs(texts_of(true_key))]
     texts = column(columns.get("text_features"))
     if texts is not None:
         vectors, why = vectors_of(texts, shapes["text_features"], "text vector")

@@ -357,7 +357,7 @@ def load_rows(
         reasons=_with_row_faults(reasons, rows, ambiguous_paths(named, source.image_root)),
         source=source,
         true_mismatch=truth,
-        true_key=None if truth is None else true_key,
+        true_key=None if truth is None else true_key or None,
         text_vectors=texts,
         precomputed_scores={name: np.concatenate(parts) for name, parts in scores.items()},
     )

@@ -459,20 +459,25 @@ def truth_after(
 ) -> dict[str, Any]:
     """The columns :data:`TRUTH` of N pairs whose texts and images come from the pairs ``text_from`` and ``image_from``
     (N,). They hold whether a pair is mismatched, (N,) bool, and the key that its caption came with. Empty where not
-    known.
+    known. Without keys that of a repaired pair is masked.
 
     A caption is matched with the image that it came with, and where it was ``written`` (N,) bool for it, without a
     key (""). One that is mismatched though its key is its pair's own has other words mixed in, and is matched nowhere.
     """
-    if pairs.true_mismatch is None or pairs.true_key is None:
+    if pairs.true_mismatch is None:
         return {}
+    own = np.arange(len(pairs))
+    repaired = (text_from != own) | (image_from != own)
+    if pairs.true_key is None:
+        known = np.ma.array(pairs.true_mismatch, mask=repaired, copy=True)
+        known[np.zeros(len(pairs), bool) if written is None else written] = False
+        return {"true_mismatch": known}
     group = pairs.image_group[pairs.image_index]
     came = set(zip(pairs.keys, group.tolist(), strict=True))  # several images may have one key
     key = [pairs.true_key[i] for i in text_from.tolist()]
     mismatch, unknown = pairs.true_mismatch.copy(), np.ma.getmaskarray(pairs.true_mismatch)[text_from]
     mixed = [wrong and a == b for wrong, a, b in zip(mismatch.tolist(), pairs.true_key, pairs.keys, strict=True)]
-    own = np.arange(len(pairs))
-    for i in np.flatnonzero((text_from != own) | (image_from != own)).tolist():
+    for i in np.flatnonzero(repaired).tolist():
         wrong = mixed[text_from[i]] or (key[i], int(group[image_from[i]])) not in came
         mismatch[i] = np.ma.masked if unknown[i] else wrong
     for i in np.flatnonzero(written).tolist() if written is not None else ():
@@ -489,9 +494,9 @@ def wrong_in_output(pairs: Pairs, table: pa.Table) -> tuple[float, float] | None
     """Share of mismatched pairs among those that a plan, whose ``table`` has all pairs in order, keeps, and among those
     and the repaired ones. NaN of none. None where the truth is not known.
     """
-    truth = truth_of(pairs, table)
-    if not truth:
+    if pairs.true_mismatch is None or pairs.true_key is None:
         return None
+    truth = truth_of(pairs, table)
     parts = (truth["true_mismatch"][acted(table, actions)] for actions in (["keep"], WRITTEN))
     kept, left = (float(np.ma.filled(part.mean(), np.nan)) if len(part) else float("nan") for part in parts)
     return kept, left

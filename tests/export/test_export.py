@@ -160,6 +160,21 @@ def test_the_truth_follows_the_repair(tmp_path: Path) -> None:
     assert np.isnan(wrong_in_output(pairs, plan.table)).all()
 
 
+@pytest.mark.parametrize("key_column", [True, False])
+def test_without_keys_the_truth_of_a_repair_is_unknown(tmp_path: Path, key_column: bool) -> None:
+    truth = {"true_mismatch": [True, True, False], "true_key": ["k1", "k0", "k2"]}
+    truth = truth if key_column else {"true_mismatch": truth["true_mismatch"]}
+    pairs = load_pairs(write_flat(tmp_path / "in.parquet", 3, **truth))
+    plan = plan_of(pairs, ["rematch_text", "keep", "keep"], [1, None, None])
+    export_pairs(pairs, plan, tmp_path / "out.parquet")
+    wrong = [False if key_column else None, True, False]
+    assert pq.read_table(tmp_path / "out.parquet")["true_mismatch"].to_pylist() == wrong
+    assert plan.apply(pairs).true_mismatch_mask().tolist() == wrong
+    assert wrong_in_output(pairs, plan.table) == ((0.5, pytest.approx(1 / 3)) if key_column else None)
+    restore_export(tmp_path / "out.parquet", tmp_path / "back.parquet")
+    assert pq.read_table(tmp_path / "back.parquet").equals(pq.read_table(tmp_path / "in.parquet"))
+
+
 @pytest.mark.parametrize("lists", [False, True])
 def test_a_caption_that_was_written_for_its_image(tmp_path: Path, lists: bool) -> None:
     captions: list[Any] = ["one", "two", "three"]
