@@ -115,7 +115,8 @@ def rematch_run(
         raise OutputExistsError(f"{out} exists; --overwrite replaces it")
     folder = out.with_name(out.name + ".parts").absolute()
     source, read = _source_of(run, data, columns)
-    planning = Planning(run, source, read, settings or RepairSettings(), folder, engine, fitted=data is None)
+    fitted = data is None or source.fingerprint == run.info.get("input", {}).get("fingerprint")  # moved
+    planning = Planning(run, source, read, settings or RepairSettings(), folder, engine, fitted=fitted)
     many = out.suffix != ".csv" and source.n_rows >= streamed_from and recaption is None
     scorer = planning.row_scorer() if many else None
     if scorer is None:

@@ -1,6 +1,7 @@
 """A plan that is made in a stream is the plan that is made in memory, and what it leaves beside it."""
 
 import json
+import shutil
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -241,7 +242,7 @@ def test_a_trained_model_on_vectors(tmp_path: Path) -> None:
 
 
 def test_the_plan_of_a_run_is_its_own_until_the_answers_change(tmp_path: Path) -> None:
-    """Also where rows are displaced, whose pairs a plan gives 0, and where an answer is taken back."""
+    """Also where rows are displaced, whose pairs a plan gives 0, where an answer is taken back, or the data moved."""
     data = write(tmp_path / "data.parquet", 600, 0.1)
     table = pq.read_table(data)
     order = np.arange(600)
@@ -258,6 +259,8 @@ def test_the_plan_of_a_run_is_its_own_until_the_answers_change(tmp_path: Path) -
         rematch_run(run, run.path / PLAN, overwrite=True)
         summary = RepairPlan.load(run.path / PLAN).summary()
         assert summary.displaced > 100 and run.current_plan() is not None
+        rematch_run(run, tmp_path / "moved.plan", data=shutil.copy(data, tmp_path / "moved.parquet"))
+        assert RepairPlan.load(tmp_path / "moved.plan").table.equals(RepairPlan.load(run.path / PLAN).table)
         log.undo(log.decisions[-1].name)
         assert run.answered() is None and run.current_plan() is None
         log.label({asked[-1]: bool(y[asked[-1]] > 0.5), 201: True})
