@@ -51,7 +51,6 @@ def view_of(procedure: Any, n: int, **settings: Any) -> EpochContext:
     """An epoch of the procedure's networks, which know nothing, on n pairs."""
     pairs, ids = corpus(n, 0), np.arange(n)
     images = pairs.images.array()
-    assert images is not None
     data = TrainingData(images, Tokenizer(WORDS).encode(pairs.captions), ids, ids, ids)
     torch.manual_seed(0)
     networks = []

@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from cleanpairs import L2RM
 from cleanpairs.methods.l2rm import CostNet, RematchingLoss
@@ -13,6 +12,7 @@ from cleanpairs.objectives import InfoNCELoss, InfoNCEWithRCE
 from cleanpairs.ops.transport import partial_transport
 from cleanpairs.scoring import Embeddings
 from cleanpairs.trainer import EpochContext
+from tests.helpers import unit
 from tests.methods.conftest import begun, corpus, parts, procedure_of
 
 
@@ -52,27 +52,12 @@ def test_supervision_is_where_a_kept_image_meets_its_caption(kept: int) -> None:
     torch.manual_seed(5)
     chosen = torch.randperm(8)[: min(kept, 8)]
     torch.manual_seed(5)
-    torch.testing.assert_close(procedure.cost_loss(view, clean, noisy), own[chosen].sum())
-
-
-def test_a_step_lowers_the_cost_of_what_is_known_to_match_and_moves_nothing_else() -> None:
-    procedure, view = started(kept=4)
-    clean, noisy = parts(view, np.arange(8), np.arange(24, 32))
+    loss = procedure.cost_loss(view, clean, noisy)
+    torch.testing.assert_close(loss, own[chosen].sum())
+    loss.backward()
     head: Any = view.networks[0].head
-
-    def cost() -> Tensor:
-        torch.manual_seed(5)
-        loss: Tensor = procedure.cost_loss(view, clean, noisy)
-        return loss
-
-    before = cost()
-    before.backward()
     assert all(p.grad is None for p in view.networks[0].model.parameters())
     assert {name for name, p in head.named_parameters() if p.grad is not None} == {"linear.weight", "linear.bias"}
-    with torch.no_grad():
-        for p in head.parameters():
-            p -= 1e-3 * p.grad
-    assert float(cost().detach()) < float(before.detach()) - 1e-3
 
 
 # -- the step -------------------------------------------------------------------------------------------------------
@@ -117,9 +102,7 @@ def test_batches_of_one_size_teach_the_cost_net() -> None:
 @pytest.mark.parametrize("is_image", [True, False])
 def test_rematching_offers_what_the_plan_moves_and_never_a_pairs_own(is_image: bool) -> None:
     rng = np.random.default_rng(0)
-    images, texts = (
-        z / np.linalg.norm(z, axis=1, keepdims=True) for z in rng.normal(size=(2, 30, 6)).astype("float32")
-    )
+    images, texts = unit(rng.normal(size=(2, 30, 6)).astype("float32"))
     texts[5:15] = np.roll(images[5:15], 1, axis=0)  # ten pairs whose right partner is one away
     model = L2RM(rematch_mass=0.9, transport_reg=0.02)
     model._heads = [None]

@@ -1,11 +1,9 @@
 """The memory of feature pairs: first in, first out, around the end of the ring."""
 
 import numpy as np
-import pytest
 import torch
 
 from cleanpairs.methods.splitting import FeatureMemory
-from cleanpairs.ops.matching import places
 
 
 def features(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -17,15 +15,6 @@ def push(memory: FeatureMemory, *rows: int) -> None:
     r = np.array(rows, dtype=np.int64)
     images, texts = features(r)
     memory.push(torch.from_numpy(images), torch.from_numpy(texts), r)
-
-
-@pytest.mark.parametrize("held", [[], [30, 10, 20], [40, 50, 20, 10], [3, 5, 3]])
-def test_places_are_those_of_the_entries(held: list[int]) -> None:
-    asked = [20, 5, 30, 3, 99, 20, 40]
-    for row, at in zip(asked, places(np.array(held, np.int64), np.array(asked)).tolist(), strict=True):
-        assert (at == -1) == (row not in held)
-        assert at == -1 or held[at] == row
-    assert places(np.array(held, np.int64), np.zeros(0, np.int64)).shape == (0,)
 
 
 def test_what_is_remembered_lies_on_the_device() -> None:

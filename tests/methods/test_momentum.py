@@ -1,9 +1,14 @@
-"""The label recursion of CRCL, eq. 10-12, by hand; guard, label_epochs, state."""
+"""The label recursion of CRCL, eq. 10-12, by hand; guard, label_epochs, ablations."""
+
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from cleanpairs.methods.crcl import MomentumCorrection
+from cleanpairs import CRCL
+from cleanpairs.methods.crcl import ActiveComplementaryLoss, MomentumCorrection
+from tests.methods.conftest import view_of
 
 
 def test_two_pieces_by_hand() -> None:
@@ -52,3 +57,22 @@ def test_horizon_ends_what_a_piece_tells() -> None:
         labels.update(1, epoch, np.array([1 / 2**epoch]))
     assert labels.value()[0] == pytest.approx(0.5 * 0.5 + 0.5 * 0.25)
     assert [labels.wants(2, t) for t in (1, 2, 3)] == [True, True, False]
+
+
+@pytest.mark.parametrize("changes", [{}, {"lam": 0.0}, {"active": 0.0}, {"q": 1.0}, {"correction": False}])
+def test_a_step_of_crcl_with_each_of_its_ablations(changes: dict[str, Any]) -> None:
+    """Against the equations that are left."""
+    n = 24
+    p = np.random.default_rng(0).random((4, n)).astype(np.float32)
+    procedure: Any = CRCL(refine_epochs=(), **changes)._procedure(range(n))  # type: ignore[arg-type]
+    labels, view = procedure.correspondence, view_of(procedure, n)
+    for epoch in range(1, 5):
+        labels.update(1, epoch, p[epoch - 1])
+    f, corrected = view.forward(0, np.arange(12), seed=3), "correction" not in changes
+    y = labels.labels() if corrected else np.ones(n, np.float32)
+    assert bool((y == 1).all()) is not corrected
+    objective = ActiveComplementaryLoss(0.07, **{"lam": 5.0, **changes} if corrected else {})
+    expected = objective(f.similarity(), torch.from_numpy(y[f.rows])).mean()
+    torch.testing.assert_close(procedure.loss(view, 0, (np.arange(12),), 3), expected)
+    if not corrected:
+        np.testing.assert_allclose(labels.value(), p.mean(axis=0), rtol=1e-5)

@@ -76,14 +76,11 @@ def test_each_network_trains_on_the_others_split() -> None:
     assert procedure.clean_rows(0).tolist() == np.flatnonzero(SECOND).tolist()
     assert procedure.clean_rows(1).tolist() == np.flatnonzero(FIRST).tolist()
     assert split_by_hand(1, [FIRST]).clean_rows(0).tolist() == np.flatnonzero(FIRST).tolist()
+    assert procedure.labels().tolist() == [1.0] * 40  # 0 where no network takes the pair as clean
+    assert split_by_hand(2, [FIRST, SECOND & FIRST]).labels().tolist() == FIRST.astype(float).tolist()
     for network, split in ((0, SECOND), (1, FIRST)):
         for clean, noisy in procedure.batches(view, network):
             assert split[clean].all() and not split[noisy].any()
-
-
-def test_labels_are_0_where_no_network_takes_the_pair_as_clean() -> None:
-    assert split_by_hand(2, [FIRST, SECOND & FIRST]).labels().tolist() == FIRST.astype(float).tolist()
-    assert split_by_hand(2, [FIRST, SECOND]).labels().tolist() == [1.0] * 40
 
 
 @pytest.mark.parametrize("half", [False, True])
@@ -143,13 +140,9 @@ def test_the_split_comes_behind_the_warm_up() -> None:
     np.testing.assert_array_equal(procedure.y, procedure.w[::-1])
     np.testing.assert_allclose(procedure.value(), procedure.w.mean(axis=0), rtol=1e-6)
     assert procedure.note is None
-
-
-def test_a_training_that_ends_in_its_warm_up_is_split_at_its_end() -> None:
     procedure, view = Scripted(40, [[modes(FIRST), modes(FIRST)]] * 2, warmup=5), view_of()
-    values = run(procedure, view, 2, of=2)
-    assert values[0].tolist() == [1.0] * 40
-    assert ((values[1] > 0.5) == FIRST).all()
+    values = run(procedure, view, 2, of=2)  # a training that ends in its warm-up is split at its end
+    assert values[0].tolist() == [1.0] * 40 and ((values[1] > 0.5) == FIRST).all()
 
 
 def test_a_refused_split_keeps_the_previous_one_and_says_so() -> None:
