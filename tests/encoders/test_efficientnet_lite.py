@@ -30,13 +30,6 @@ def photos() -> list[Image.Image]:
     return [Image.fromarray(array) for array in load_sample_images().images]
 
 
-def test_every_weight_of_the_file_has_its_place_and_value() -> None:
-    state = torch.load(weights_path(), weights_only=True)
-    ours = EfficientNetLite0(fold=False).state_dict()
-    for (theirs, value), (name, own) in zip(state.items(), ours.items(), strict=True):
-        assert theirs.split(".")[-1] == name.split(".")[-1] and torch.equal(value, own), (theirs, name)
-
-
 @pytest.mark.parametrize("size", [1, 8, 9])
 @pytest.mark.parametrize("kernel", [3, 5])
 @pytest.mark.parametrize("stride", [1, 2])
@@ -48,12 +41,6 @@ def test_same_padding_by_definition(size: int, kernel: int, stride: int) -> None
     before, after = missing // 2, missing - missing // 2
     expected = nn.functional.conv2d(nn.functional.pad(x, (before, after) * 2), conv.weight, stride=stride)
     torch.testing.assert_close(conv(x), expected)
-
-
-def test_folding_batch_norm_keeps_the_function(small: EfficientNetLite0, photos: list[Image.Image]) -> None:
-    plain = EfficientNetLite0(64, fold=False)
-    assert not any(isinstance(module, nn.BatchNorm2d) for module in small.modules())
-    np.testing.assert_allclose(small.encode_images(photos), plain.encode_images(photos), atol=1e-4)
 
 
 def test_photographs_are_classified(encoder: EfficientNetLite0, photos: list[Image.Image]) -> None:

@@ -5,21 +5,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from cleanpairs.encoders.base import Local
 from cleanpairs.encoders.ensemble import Ensemble
 from cleanpairs.encoders.mlp import MLP
 from cleanpairs.encoders.sgraf import SAF, SGR
-from cleanpairs.encoders.tokenizer import PackedTokens, Tokenizer, pack
+from cleanpairs.encoders.tokenizer import Tokenizer, pack
 
 WORDS = [f"w{k}" for k in range(8)]
-
-
-def inputs(n: int) -> tuple[Tensor, PackedTokens]:
-    captions = [" ".join(WORDS[: 1 + k % 3]) for k in range(n)]
-    tokens, _ = pack(Tokenizer(WORDS).encode(captions), np.arange(n))
-    return torch.randn(n, 3, 6, generator=torch.Generator().manual_seed(0)), tokens
 
 
 def members_of(local: bool) -> list[Any]:
@@ -34,7 +27,8 @@ def members_of(local: bool) -> list[Any]:
 def test_the_similarity_is_the_mean(n: int, local: bool) -> None:
     members = members_of(local)
     model = Ensemble(members)
-    images, tokens = inputs(n)
+    tokens, _ = pack(Tokenizer(WORDS).encode([" ".join(WORDS[: 1 + k % 3]) for k in range(n)]), np.arange(n))
+    images = torch.randn(n, 3, 6, generator=torch.Generator().manual_seed(0))
     keep = torch.ones(n, 3, dtype=torch.bool)
     keep[0, 1] = False
     states = model(images, keep, tokens)

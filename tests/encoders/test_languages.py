@@ -39,17 +39,13 @@ def test_a_vocabulary_of_all_languages_at_once(kind: str) -> None:
         ("café", "cafe\u0301"),
         ("ＦＵＬＬ　ｗｉｄｔｈ", "full width"),
         ("ｶﾒﾗ", "カメラ"),
-        ("ガ", "カ\u3099"),
         ("한국", unicodedata.normalize("NFD", "한국")),
         ("ΣΊΣΥΦΟΣ", "σίσυφος"),
-        ("ЁЖИК", "ёжик"),
         ("ﻗﻄﺔ", "قطة"),
-        ("２匹の猫", "2匹の猫"),
         ("\u201cA  cat\u201d, asleep \u2026\n", "a cat asleep"),
         ("T-shirt", "t shirt"),
         ("猫。", "猫"),
         ("¿un gato?", "un gato"),
-        ("ม้า  งู", "ม้า งู"),
     ],
 )
 def test_one_text_in_two_forms_is_one_group_and_the_same_tokens(one: str, other: str) -> None:

@@ -1,30 +1,19 @@
-"""The MLP backbone: the mean region and the mean word, however they are laid out."""
+"""The MLP backbone: a caption is the mean of its words, however they are laid out."""
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from cleanpairs.encoders.mlp import MLP
 from cleanpairs.encoders.tokenizer import PackedTokens, Tokenizer, pack
 
-WORDS = [f"w{k}" for k in range(8)]
-
-
-def model_of() -> MLP:
-    torch.manual_seed(0)
-    return MLP(9, 6, dim=8, dim_word=5).eval()
-
 
 def tokens_of(*captions: str) -> PackedTokens:
-    return pack(Tokenizer(WORDS).encode(captions), np.arange(len(captions)))[0]
-
-
-def regions(n: int) -> Tensor:
-    return torch.randn(n, 3, 6, generator=torch.Generator().manual_seed(1))
+    return pack(Tokenizer([f"w{k}" for k in range(8)]).encode(captions), np.arange(len(captions)))[0]
 
 
 def test_a_caption_is_its_mean_word_whatever_is_beside_it() -> None:
-    model = model_of()
+    torch.manual_seed(0)
+    model = MLP(9, 6, dim=8, dim_word=5).eval()
     captions = ("w1 w2 w3 w1", "w4 w5", "w6")
     together = model.encode_texts(tokens_of(*captions))
     for row, caption in zip(together, captions, strict=True):

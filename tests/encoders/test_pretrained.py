@@ -74,7 +74,7 @@ def test_the_same_logits_as_transformers(tiny_models: dict[str, Path], kind: str
     """Its own whole model, of its own tokens and pixels: cosine, scale and bias are ours."""
     from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerFast
 
-    folder, siglip, texts = tiny_models[kind], kind.startswith("siglip"), [*captions(), ""]
+    folder, siglip, texts = tiny_models[kind], kind.startswith("siglip"), [*captions(), "", "cat " * 40]
     model, padding = AutoModel.from_pretrained(folder).eval(), "max_length" if siglip else True
     reader = PreTrainedTokenizerFast if kind == "siglip2" else AutoTokenizer  # which takes it for Gemma's
     tokens = reader.from_pretrained(folder)(
@@ -82,7 +82,7 @@ def test_the_same_logits_as_transformers(tiny_models: dict[str, Path], kind: str
     )
     inputs = {name: tokens[name] for name in (["input_ids"] if siglip else ["input_ids", "attention_mask"])}
     with torch.inference_mode():
-        expected = model(**inputs, **processor(folder)(pictures(), return_tensors="pt")).logits_per_image  # (5, 13)
+        expected = model(**inputs, **processor(folder)(pictures(), return_tensors="pt")).logits_per_image  # (5, 14)
     encoder = load_encoder(str(folder))
     cosine = encoder.encode_images(pictures()) @ encoder.encode_texts(texts).T
     bias = float(model.logit_bias.detach()) if siglip else 0.0
@@ -97,8 +97,10 @@ def test_order_and_batches_do_not_matter(
     encoder: PretrainedCLIP, batch_size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert encoder.encode_images([]).shape == encoder.encode_texts([]).shape == (0, encoder.dim)
-    images, texts = pictures(), [*captions(), "", "cat " * 40]
+    odd = ["", " ", "\n\t", "\ud800", "\x00", "猫", "!!!", "<|endoftext|>", "</s> <pad>", "é" * 100]
+    images, texts = pictures(), [*captions(), *odd]
     z_image, z_text = encoder.encode_images(images), encoder.encode_texts(texts)
+    np.testing.assert_allclose(np.linalg.norm(z_text, axis=1), 1, atol=1e-6)
     order = np.random.default_rng(2).permutation(len(texts))
     shuffled = encoder.encode_texts([texts[i] for i in order], batch_size)
     np.testing.assert_allclose(shuffled, z_text[order], atol=1e-6)
@@ -107,22 +109,6 @@ def test_order_and_batches_do_not_matter(
 
 
 # -- captions -------------------------------------------------------------------------------------------------------
-
-
-def test_a_long_caption_is_cut_and_keeps_its_end_mark(encoder: PretrainedCLIP) -> None:
-    end = encoder.tokenizer.eos_token_id
-    short, long = encoder._tokenize(["cat", "cat " * 400])
-    assert len(long) == LENGTH and long[-1] == short[-1] == end
-    z = encoder.encode_texts(["cat " * 400, "cat " * 399 + "dog", "cat"])
-    np.testing.assert_array_equal(z[0], z[1])  # they differ behind the cut
-    assert np.abs(z[0] - z[2]).max() > 1e-3
-
-
-def test_odd_captions_are_encoded(encoder: PretrainedCLIP) -> None:
-    odd = ["", " ", "\n\t", "\ud800", "\x00", "猫", "!!!", "<|endoftext|>", "</s> <pad>", "é" * 100]
-    z = encoder.encode_texts(odd)
-    assert z.shape == (len(odd), encoder.dim)
-    np.testing.assert_allclose(np.linalg.norm(z, axis=1), 1, atol=1e-6)
 
 
 def test_the_first_siglip_sees_no_punctuation(tiny_models: dict[str, Path], tmp_path: Path) -> None:
@@ -222,13 +208,6 @@ def test_settings_within_processor_config(broken: Path) -> None:
     assert PretrainedCLIP(broken).transform == expected
 
 
-def test_a_directory_that_is_no_model(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"config\.json is missing"):
-        PretrainedCLIP(tmp_path)
-    with pytest.raises(DataError, match="there is no directory"):
-        PretrainedCLIP(tmp_path / "nothing" / "here")
-
-
 @pytest.mark.parametrize("file", ["config.json", "preprocessor_config.json", "model.safetensors", "tokenizer.json"])
 @pytest.mark.parametrize("damage", ["missing", "cut", "garbage"])
 def test_a_damaged_file_is_named(broken: Path, file: str, damage: str) -> None:
@@ -245,36 +224,43 @@ def test_a_damaged_file_is_named(broken: Path, file: str, damage: str) -> None:
     assert str(broken) in str(caught.value)
 
 
-def test_pickled_weights_are_refused(broken: Path) -> None:
-    (broken / "model.safetensors").rename(broken / "pytorch_model.bin")
-    with pytest.raises(DataError, match=r"no model\.safetensors \(found pytorch_model\.bin, which could run code\)"):
-        PretrainedCLIP(broken)
+def pickled(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
 
 
-def test_weights_that_are_missing_are_not_made_up(broken: Path) -> None:
+def missing(folder: Path) -> None:
     from safetensors.torch import load_file, save_file
 
-    weights = load_file(broken / "model.safetensors")
+    weights = load_file(folder / "model.safetensors")
     del weights["logit_scale"]
-    save_file(weights, broken / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(DataError, match="lacks 1 weights, of which the first is logit_scale"):
-        PretrainedCLIP(broken)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def test_weights_of_another_shape_are_refused(broken: Path) -> None:
-    config = json.loads((broken / "config.json").read_text(encoding="utf-8"))
-    edit(broken / "config.json", text_config={**config["text_config"], "hidden_size": 16})
-    with pytest.raises(DataError, match=r"does not hold the weights of its config\.json"):
-        PretrainedCLIP(broken)
+def of_another_shape(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    edit(folder / "config.json", text_config={**config["text_config"], "hidden_size": 16})
 
 
-def test_a_tokenizer_of_another_model_is_refused(broken: Path) -> None:
+def of_another_tokenizer(folder: Path) -> None:
     from tokenizers import Tokenizer
 
-    tokenizer = Tokenizer.from_file(str(broken / "tokenizer.json"))
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.add_tokens([f"more{k}" for k in range(100)])
-    tokenizer.save(str(broken / "tokenizer.json"))
-    with pytest.raises(DataError, match=r"not of one model: they prepare images and tokens of \(32, 32, 1\d\d\)"):
+    tokenizer.save(str(folder / "tokenizer.json"))
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        (pickled, r"no model\.safetensors \(found pytorch_model\.bin, which could run code\)"),
+        (missing, "lacks 1 weights, of which the first is logit_scale"),
+        (of_another_shape, r"does not hold the weights of its config\.json"),
+        (of_another_tokenizer, r"not of one model: they prepare images and tokens of \(32, 32, 1\d\d\)"),
+    ],
+)
+def test_files_that_do_not_belong_together_are_refused(broken: Path, harm: Any, words: str) -> None:
+    harm(broken)
+    with pytest.raises(DataError, match=words):
         PretrainedCLIP(broken)
 
 
