@@ -5,14 +5,8 @@ import pytest
 from scipy.stats import norm
 from sklearn.linear_model import LogisticRegression
 
-from cleanpairs.correspondence.calibration import (
-    Calibration,
-    calibrate,
-    calibrate_by_labels,
-    noise_rate,
-    positions,
-    rate_in_words,
-)
+from cleanpairs.correspondence import calibration
+from cleanpairs.correspondence.calibration import Calibration, calibrate, calibrate_by_labels, noise_rate, positions
 from cleanpairs.correspondence.pair_probability import PairProbability
 from cleanpairs.repair.decisions import RepairProbability, _as_pure
 from tests.helpers import unit
@@ -32,7 +26,6 @@ def test_the_interval_moves_as_far_as_the_rate(gap: float) -> None:
     """Also where no score lies between those of matched and of mismatched pairs."""
     observed, null, _ = scores(4000, 4000, 0.2, seed=0, right=(gap, 0.7))
     found = calibrate(observed, null, by_score=True)
-    assert found is not None
     was, near = found.noise_rate(4000), found.moved(found.rate - 0.001).noise_rate(4000)
     assert (near.low, near.high) == pytest.approx((was.low - 0.001, was.high - 0.001), abs=0.002)
 
@@ -41,7 +34,6 @@ def test_the_interval_moves_as_far_as_the_rate(gap: float) -> None:
 def test_of_pairs_with_a_probability_that_share_is_mismatched(rate: float) -> None:
     observed, null, wrong = scores(6000, 3000, rate, seed=1)
     found = calibrate(observed, null)
-    assert found is not None
     p = found.mismatched(positions(observed, observed))
     for low, high in ((0.01, 0.1), (0.1, 0.5), (0.5, 0.9), (0.9, 1.0)):
         some = (p >= low) & (p < high)
@@ -56,7 +48,6 @@ def test_of_a_few_null_pairs_the_rate_does_not_come_out_low_where_most_are_misma
     for seed in range(12):
         observed, null, wrong = scores(1600, 160, 0.8, seed, right=(2, 0.7))
         found = calibrate(observed, null, draws=0)
-        assert found is not None
         off.append(found.rate - wrong.mean())
     assert np.sqrt(np.mean(np.square(off))) < 0.065 and np.mean(off) > -0.045
 
@@ -66,7 +57,6 @@ def test_intervals_hold_the_truth_where_there_are_few_null_pairs() -> None:
     for seed in range(12):
         observed, null, wrong = scores(1500, 150, 0.3, seed=seed)
         found = calibrate(observed, null, draws=40, seed=seed)
-        assert found is not None
         order = np.argsort(-observed)
         right = 1 - found.mismatched(positions(observed, observed))
         for count, estimate in zip((500, 1000), found.shares(right, [500, 1000]), strict=True):
@@ -127,7 +117,6 @@ def test_less_than_one_pair_is_none() -> None:
     """Of all pairs, and of nearly all, as the report shows both."""
     observed, null, _ = scores(3000, 3000, 0.0, seed=0, right=(6, 0.7))
     found = calibrate(observed, null)
-    assert found is not None
     p = 1 - found.mismatched(positions(observed, observed))
     assert [share.low for share in found.shares(p, [3000, 2999])] == [0, 0] < [found.rate] * 2
 
@@ -155,7 +144,7 @@ def test_more_labels_narrow_the_interval() -> None:
     ],
 )  # fmt: skip
 def test_the_verdict_claims_no_more_than_is_known(found: dict, told: str) -> None:
-    words = rate_in_words(found)
+    words = calibration.rate_in_words(found)
     assert told in words and ("are mismatched (95" in words) == ("answers" in found)
 
 
@@ -171,7 +160,6 @@ def test_nothing_is_said_of_a_handful_or_where_nothing_is_told_apart() -> None:
 def test_a_rate_that_other_scores_contradict_is_undetermined() -> None:
     observed, null, _ = scores(1500, 1000, 0.4, seed=3)
     found = calibrate(observed, null)
-    assert found is not None
     rate = noise_rate(found, 1500)
     assert noise_rate(found, 1500, other=rate.value) == rate
     for other in (rate.low - 0.09, rate.high + 0.09):
@@ -185,7 +173,6 @@ def test_a_rate_that_other_scores_contradict_is_undetermined() -> None:
 def test_a_stored_one_says_the_same_and_probabilities_lead_back() -> None:
     observed, null, _ = scores(800, 200, 0.4, seed=4)
     found = calibrate(observed, null)
-    assert found is not None
     again = Calibration.from_dict(found.to_dict())
     q = np.linspace(0.01, 0.99, 50)
     np.testing.assert_array_equal(again.mismatched(q), found.mismatched(q))
