@@ -4,8 +4,6 @@ import ast
 import re
 from pathlib import Path
 
-import pytest
-
 import cleanpairs
 from tests.helpers import calls_of, tree_of
 
@@ -84,22 +82,6 @@ def test_imports_go_down_only() -> None:
 
 def test_the_package_itself_imports_nothing_of_its_own() -> None:
     assert imports(PACKAGE / "__init__.py") == set()
-
-
-@pytest.mark.parametrize(
-    ("source", "rooms"),
-    [
-        ("def f():\n    from cleanpairs.trainer import Trainer", {"trainer"}),
-        ("from cleanpairs import trainer", {"trainer"}),
-        ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from cleanpairs.cli import main", set()),
-        ("if TYPE_CHECKING:\n    pass\nelse:\n    from cleanpairs.cli import main", {"cli"}),
-        ("import importlib\nimportlib.import_module('cleanpairs.commands.run')", {"commands"}),
-    ],
-)
-def test_the_reader_of_imports(source: str, rooms: set[str], tmp_path: Path) -> None:
-    file = tmp_path / "m.py"
-    file.write_text(source, encoding="utf-8")
-    assert {room for _, room in imports(file)} == rooms
 
 
 def test_the_trainer_alone_steps_an_optimizer() -> None:
