@@ -5,27 +5,18 @@ import pytest
 
 from cleanpairs.trainer import Averaged
 
-
-def run(labels: Averaged, figures: np.ndarray, first: int = 1) -> list[list[float]]:
-    """Value after each epoch, figures (epochs, N)."""
-    out = []
-    for epoch, p in enumerate(figures, start=first):
-        labels.update(1, epoch, p)
-        out.append(labels.value().tolist())
-    return out
-
-
 P = np.random.default_rng(0).random((7, 5)).astype(np.float32)
 
 
 @pytest.mark.parametrize("start", [1, 2, 3])
 @pytest.mark.parametrize("label_epochs", [3, 5, None])
 def test_the_mean_over_start_to_horizon(start: int, label_epochs: int | None) -> None:
-    values = run(Averaged(5, start=start, label_epochs=label_epochs), P)
-    for epoch, value in enumerate(values, start=1):
+    labels = Averaged(5, start=start, label_epochs=label_epochs)
+    for epoch, p in enumerate(P, start=1):
+        labels.update(1, epoch, p)
         last = min(epoch, label_epochs or epoch)
         counted = P[start - 1 : last] if epoch >= start else np.ones((1, 5))
-        assert value == pytest.approx(counted.astype(np.float64).mean(axis=0).tolist(), rel=1e-6)
+        assert labels.value().tolist() == pytest.approx(counted.astype(np.float64).mean(axis=0).tolist(), rel=1e-6)
 
 
 def test_before_any_epoch_all_are_trusted_and_the_labels_stay_1() -> None:

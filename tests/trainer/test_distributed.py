@@ -106,21 +106,18 @@ def test_two_processes_go_back_after_a_divergence_as_one_does(trained: tuple[Pat
     assert np.load(one)["fallbacks"].tolist() == np.load(two)["fallbacks"].tolist() == [0, 0, 1]
 
 
-def test_without_a_launcher_there_is_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("WORLD_SIZE", "4")  # of another launcher, which says nothing of where the first one is
-    assert distributed.rank_by_environment() is None
-    with distributed.process_group():
-        assert (distributed.world_size(), distributed.rank()) == (1, 0)
-
-
 def test_a_launcher_says_who_is_who(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"RANK": "3", "WORLD_SIZE": "4", "MASTER_ADDR": "h", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(name, value)
     assert distributed.rank_by_environment() == 3
     monkeypatch.setenv("WORLD_SIZE", "1")
     assert distributed.rank_by_environment() is None
+    for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("WORLD_SIZE", "4")  # of another launcher, which says nothing of where the first one is
+    assert distributed.rank_by_environment() is None
+    with distributed.process_group():
+        assert (distributed.world_size(), distributed.rank()) == (1, 0)
 
 
 @pytest.mark.slow

@@ -12,17 +12,8 @@ from cleanpairs.core.errors import ConfigError
 from cleanpairs.encoders.mlp import MLP
 from cleanpairs.encoders.tokenizer import Tokenizer
 from cleanpairs.objectives import InfoNCELoss
-from cleanpairs.trainer import (
-    Averaged,
-    SingleNetwork,
-    Trained,
-    Trainer,
-    TrainingData,
-    TrainingSettings,
-    TrainingStage,
-    context,
-)
-from cleanpairs.trainer.context import on_device
+from cleanpairs.trainer import Averaged, SingleNetwork, Trained, Trainer, TrainingData, TrainingSettings, TrainingStage
+from cleanpairs.trainer.context import EpochContext, on_device
 
 
 def train(captions_of: np.ndarray | None = None, stored: Any = np.float32, **settings: Any) -> Trained:
@@ -48,19 +39,19 @@ def test_inputs_made_ahead_are_those_made_in_time(
     micro: int | None, captions_of: np.ndarray | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = train(captions_of, micro_batch=micro)
-    original, make = context.EpochContext.__init__, context.EpochContext.inputs
+    original, make = EpochContext.__init__, EpochContext.inputs
     made: list[str] = []
 
-    def ahead(self: context.EpochContext, *args: Any) -> None:
+    def ahead(self: EpochContext, *args: Any) -> None:
         original(self, *args)
         self.prefetching = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ahead")
 
-    def noted(self: context.EpochContext, *args: Any) -> Any:
+    def noted(self: EpochContext, *args: Any) -> Any:
         made.append(current_thread().name)
         return make(self, *args)
 
-    monkeypatch.setattr(context.EpochContext, "__init__", ahead)
-    monkeypatch.setattr(context.EpochContext, "inputs", noted)
+    monkeypatch.setattr(EpochContext, "__init__", ahead)
+    monkeypatch.setattr(EpochContext, "inputs", noted)
     assert_same(train(captions_of, micro_batch=micro), plain)
     in_time = [name for name in made if not name.startswith("ahead")]
     assert (len(made), len(in_time)) == (6, 2)  # two epochs of three batches: all but the first of each

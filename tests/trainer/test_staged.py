@@ -97,14 +97,6 @@ def test_running_statistics_move_once() -> None:
     assert int(module.norm.num_batches_tracked or 0) == 3  # stages, and not twice as many
 
 
-@pytest.mark.parametrize(("size", "micro"), [(1, None), (1, 2), (7, 3), (8, 2), (9, 2), (64, 100)])
-def test_every_pair_is_in_one_piece(size: int, micro: int | None) -> None:
-    cut = pieces(size, micro)
-    assert sorted(np.concatenate(cut).tolist()) == list(range(size))
-    assert all(len(p) and (np.diff(p) > 0).all() for p in cut)
-    assert micro is None or max(map(len, cut)) <= micro
-
-
 def test_packed_captions_of_a_piece_are_packed_alone() -> None:
     captions = ["a b c d", "a", "d c", "b b b", "c"]
     table = Tokenizer.fit(captions).encode(captions)
