@@ -16,23 +16,11 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.utils import estimator_checks
 from sklearn.utils.validation import check_is_fitted
 
-from cleanpairs import (
-    CRCL,
-    Auto,
-    ClipScore,
-    InfoNCE,
-    Pairs,
-    PairScorer,
-    apply_noise,
-    detection,
-    export_pairs,
-    filter_reasons,
-    inject_noise,
-    load_pairs,
-    write_report,
-)  # fmt: skip
+from cleanpairs import CRCL, Auto, ClipScore, InfoNCE, PairScorer, detection, export_pairs, filter_reasons, write_report
 from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError
 from cleanpairs.core.registry import METHODS
+from cleanpairs.data import Pairs, load_pairs
+from cleanpairs.data.noise import apply_noise, inject_noise
 from cleanpairs.features import ImageMatrix
 from tests.helpers import sentences
 
@@ -139,14 +127,6 @@ def test_a_search_without_scoring_names_it(frame: pd.DataFrame, method: Any) -> 
         GridSearchCV(method(), {"random_state": [1]}).fit(frame)
 
 
-def test_what_is_not_fitted_or_no_table_says_so(frame: pd.DataFrame) -> None:
-    with pytest.raises(NotFittedError):
-        model().predict(frame)
-    row = {"caption": "a cat", "image_features": [0.5] * 8}  # as Dataset.map gives it, without batched=True
-    with pytest.raises(DataError, match="batched=True"):
-        load_pairs(row)
-
-
 @pytest.mark.parametrize(
     ("ask", "said"),
     [
@@ -170,6 +150,8 @@ def test_what_is_not_fitted_or_no_table_says_so(frame: pd.DataFrame) -> None:
         (lambda fitted, frame: fitted.explainer(frame, correspondence=np.ones(50)), r"of 48 pairs .* found \(50,\)"),
         (lambda fitted, frame: fitted.rematch(frame, recaption=lambda *given: []), "a writer has caption"),
         (lambda fitted, frame: model(random_state=np.random.RandomState(0)).fit(frame), "default_rng"),
+        # as Dataset.map gives it, without batched=True
+        (lambda fitted, frame: load_pairs({"caption": "a cat", "image_features": [0.5] * 8}), "batched=True"),
     ],
 )
 def test_what_nobody_can_mean_is_refused(frame: pd.DataFrame, ask: Any, said: str) -> None:
@@ -183,12 +165,6 @@ def test_pairs_of_which_nobody_can_say_are_no_answers(frame: pd.DataFrame) -> No
     one.calibrate(answers), other.calibrate({**answers, 4: None, 5: np.nan, 6: pd.NA})
     np.testing.assert_array_equal(one.correspondence_, other.correspondence_)
     assert one.correspondence_[:4].tolist() == [1, 0, 1, 0] and 0 < one.correspondence_[4] < 1
-
-
-def test_no_pairs_make_an_empty_plan(frame: pd.DataFrame) -> None:
-    fitted = model(random_state=0).fit(frame)
-    none = load_pairs(frame).select([])
-    assert len(fitted.rematch(none).table) == len(fitted.predict(none)) == 0
 
 
 def test_answers_leave_the_threshold_of_other_pairs(frame: pd.DataFrame, tmp_path: Path) -> None:
@@ -242,13 +218,3 @@ def test_scikit_learn_takes_it_for_an_estimator(kind: type) -> None:
         assert kind.__name__ in shown._repr_html_()
     with config_context(display="text"):
         assert estimator._repr_html_() is None  # IPython falls back to the text
-
-
-@pytest.mark.parametrize(
-    "setting", ["auto.backbone", "clip-score.score_column", "clip-score.label_column", "lemon.revision"]
-)
-@pytest.mark.parametrize("value", [["a", "b"], 5])
-def test_a_name_that_is_no_text_is_refused(setting: str, value: Any) -> None:
-    method, _, name = setting.partition(".")
-    with pytest.raises(ConfigError, match=f"{name} of {method} must be text"):
-        METHODS.load(method)(**{name: value}).validate()

@@ -41,7 +41,6 @@ def test_of_equal_scores_all_are_kept_and_count(step: int) -> None:
     rng = np.random.default_rng(0)
     score = np.round(np.concatenate([rng.normal(3, 1, 800), rng.normal(0, 1, 200)]) / step)
     calibration = calibrate(score, np.round(rng.normal(size=400) / step))
-    assert calibration is not None
     y = 1 - calibration.mismatched(positions(score, score))
     cut = cut_at(y, calibration, "auto", max_wrong=0.05, keep=None)
     assert cut.share is not None and cut.share.value <= 0.05 and cut.share.high <= 0.075

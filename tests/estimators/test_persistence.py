@@ -66,30 +66,24 @@ def test_damage_is_named(copy: Path, name: str, damage: str) -> None:
 GONE = object()
 
 
+NO_NUMBER = (float("nan"), float("inf"), -0.1, 1.5, "0.5")
+
+
 @pytest.mark.parametrize(
     ("key", "values"),
     [
         ("format", (99, None)), ("method", ("os.system", 3, GONE)), ("parameters", ({"nonsense": 1}, None, GONE)),
         ("backbone", ({"name": "vse_inf"}, [], GONE)), ("bank", ({}, GONE)), ("state", (None, [], GONE)),
+        ("threshold_", (*NO_NUMBER, None)), ("noise_rate_", NO_NUMBER),
     ],
 )  # fmt: skip
 def test_a_config_that_makes_no_model(copy: Path, key: str, values: tuple[object, ...]) -> None:
-    whole = json.loads((copy / "config.json").read_text())
-    for value in values:
-        config = {k: v for k, v in {**whole, key: value}.items() if v is not GONE}
-        (copy / "config.json").write_text(json.dumps(config))
-        with pytest.raises(DataError, match="model"):
-            load_estimator(copy)
-
-
-@pytest.mark.parametrize("name", ["threshold_", "noise_rate_"])
-def test_a_threshold_that_is_none(copy: Path, name: str) -> None:
     """Below NaN is nothing: every pair would pass."""
-    config = json.loads((copy / "config.json").read_text())
-    for value in (float("nan"), float("inf"), -0.1, 1.5, "0.5", *([None] if name == "threshold_" else [])):
-        config["state"][name] = value
-        (copy / "config.json").write_text(json.dumps(config))
-        with pytest.raises(DataError, match=f"its {name.rstrip('_')} is"):
+    whole, within = json.loads((copy / "config.json").read_text()), key.endswith("_")
+    for value in values:
+        changed = {k: v for k, v in {**(whole["state"] if within else whole), key: value}.items() if v is not GONE}
+        (copy / "config.json").write_text(json.dumps({**whole, "state": changed} if within else changed))
+        with pytest.raises(DataError, match=f"its {key.rstrip('_')} is" if within else "model"):
             load_estimator(copy)
 
 

@@ -103,19 +103,6 @@ def test_a_vector_far_larger_than_the_others_is_set_aside_alone(name: str, what:
     assert np.flatnonzero(np.isnan(scores)).tolist() == np.flatnonzero(np.isnan(model.correspondence_)).tolist() == [7]
 
 
-@pytest.mark.parametrize("wrong", [0.0, 0.7])
-def test_pairs_that_can_be_told_are_not_refused(wrong: float) -> None:
-    model = method("crcl").fit(corpus(300, wrong=wrong))
-    assert model._independence.dependent
-    assert np.isfinite(model.correspondence_).all()
-
-
-def test_who_insists_is_not_refused() -> None:
-    model = method("crcl", require_dependence=False).fit(corpus(150, wrong=1.0))
-    assert not model._independence.dependent
-    assert model.threshold_ == 0.1
-
-
 @pytest.mark.parametrize("n", [2, 3, 20])
 def test_of_a_few_pairs_without_a_hint_none_is_flagged(n: int) -> None:
     features = np.random.default_rng(0).normal(size=(n, 8)).astype(np.float32)
