@@ -6,7 +6,7 @@ from sklearn.metrics import average_precision_score, precision_recall_fscore_sup
 
 from cleanpairs import InfoNCE, Pairs
 from cleanpairs.core.errors import DataError
-from cleanpairs.scoring.evaluate import Recall, detection, recall, recall_folds, recall_of_similarity
+from cleanpairs.scoring.evaluate import Recall, detection, recall, recall_of_similarity
 from tests.helpers import unit
 
 
@@ -27,19 +27,13 @@ def figures(found: Recall) -> list[float]:
     return [found.i2t_r1, found.i2t_r5, found.i2t_r10, found.t2i_r1, found.t2i_r5, found.t2i_r10]
 
 
-def noisy_corpus(m: int, per_image: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Embeddings of images and captions, and the image of each caption, shuffled."""
-    rng = np.random.default_rng(seed)
-    z_image, owner = unit(rng.normal(size=(m, 8))), rng.permutation(np.repeat(np.arange(m), per_image))
-    z_text = z_image[owner] + rng.normal(scale=0.5, size=(len(owner), 8)).astype(np.float32)
-    return z_image, unit(z_text), owner
-
-
 @pytest.mark.parametrize(
     ("m", "per_image", "block"), [(1, 1, 1), (2, 1, 7), (2, 5, 1), (11, 1, 7), (60, 5, 7), (60, 5, 1), (290, 2, 300)]
 )
 def test_every_way_to_recall_is_the_same(m: int, per_image: int, block: int) -> None:
-    z_image, z_text, owner = noisy_corpus(m, per_image, seed=m)
+    rng = np.random.default_rng(m)
+    z_image, owner = unit(rng.normal(size=(m, 8))), rng.permutation(np.repeat(np.arange(m), per_image))
+    z_text = unit(z_image[owner] + rng.normal(scale=0.5, size=(len(owner), 8)))
     S = z_image @ z_text.T
     want = by_counting(S, owner)
     assert m < 60 or 5 < want[0] < 95  # the corpus tells something
@@ -61,41 +55,21 @@ def test_odd_similarities_count_against_us_in_blocks_too(what: str, block: int) 
     assert figures(recall_of_similarity(S, owner, block=block)) == want
 
 
-def test_five_folds_are_the_mean_of_five_test_sets() -> None:
-    z_image, z_text, owner = noisy_corpus(100, 5, seed=0)
-    parts = []
-    for k in range(5):
-        inside = (owner >= 20 * k) & (owner < 20 * k + 20)
-        S = z_image[20 * k : 20 * k + 20] @ z_text[inside].T
-        parts.append(by_counting(S, owner[inside] - 20 * k))
-
-    def of(images: np.ndarray, captions: np.ndarray, owner: np.ndarray) -> Recall:
-        return recall(z_image[images], z_text[captions], owner)
-
-    assert figures(recall_folds(of, 100, owner, 5)) == pytest.approx(np.mean(parts, axis=0).tolist())
-    assert recall_folds(of, 100, owner, 1) == recall(z_image, z_text, owner)
-    with pytest.raises(DataError, match="1 to 100 folds"):
-        recall_folds(of, 100, owner, 101)
-
-
 @pytest.mark.parametrize("backbone", ["mlp", "sgr"])  # by vectors, and by words with regions
 def test_a_models_recall_in_folds_is_the_mean_over_its_parts(backbone: str) -> None:
     rng = np.random.default_rng(0)
-    captions = [f"w{k // 2 % 20} v{k % 7} u{k}" for k in range(80)]  # two of each image
-    features = np.repeat(rng.normal(size=(40, 3, 8)).astype(np.float32), 2, axis=0)
-    pairs = Pairs.from_arrays(captions, features=features)
+    owner = rng.permutation(np.repeat(np.arange(40), 2))
+    captions = [f"w{i % 20} v{i % 7} u{i} x{k}" for k, i in enumerate(owner)]
+    place = np.argsort(np.argsort(np.unique(owner, return_index=True)[1]))[owner]  # images in the order of their rows
+    pairs = Pairs.from_arrays(captions, features=rng.normal(size=(40, 3, 8)).astype(np.float32), image_index=owner)
     sizes = {"dim": 8, "dim_word": 8, "dim_sim": 4, "epochs": 3, "batch_size": 16, "lr": 5e-3}
     model = InfoNCE(backbone=backbone, device="cpu", **sizes).fit(pairs)
-    parts = [figures(model.evaluate(pairs.select(rows))) for rows in (np.arange(40), np.arange(40, 80))]
-    assert figures(model.evaluate(pairs, folds=2)) == pytest.approx(np.mean(parts, axis=0).tolist())
-    assert model.evaluate(pairs, folds=2).rsum > model.evaluate(pairs).rsum + 10
-
-
-def test_what_recall_cannot_use_is_refused() -> None:
-    with pytest.raises(DataError, match="at least one"):
-        recall_of_similarity(np.empty((0, 0), np.float32), np.empty(0, np.int64))
-    with pytest.raises(DataError, match="at least one"):
-        recall(np.empty((0, 4), np.float32), np.empty((0, 4), np.float32), np.empty(0, np.int64))
+    parts = [figures(model.evaluate(pairs.select(np.flatnonzero(place // 10 == k)))) for k in range(4)]
+    assert figures(model.evaluate(pairs, folds=4)) == pytest.approx(np.mean(parts, axis=0).tolist())
+    assert model.evaluate(pairs, folds=4).rsum > model.evaluate(pairs, folds=1).rsum + 10
+    assert model.evaluate(pairs, folds=1) == model.evaluate(pairs)
+    with pytest.raises(DataError, match="1 to 40 folds"):
+        model.evaluate(pairs, folds=41)
 
 
 def test_an_image_without_a_caption_is_no_query() -> None:
