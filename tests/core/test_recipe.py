@@ -71,8 +71,6 @@ def test_values_are_typed_as_people_write_them() -> None:
     [
         ("trian: {}", "unknown section 'trian'; did you mean 'train'"),
         ("train: {epoch: 3}", "unknown key 'train.epoch'; did you mean 'epochs'?"),
-        ("data: {vall: x}", "unknown key 'data.vall'; did you mean 'val'"),
-        ("output: {overwritten: true}", "did you mean 'overwrite'"),
         ("method: {name: crlc}", "unknown method 'crlc'; did you mean 'crcl'"),
         ("method: {name: 3}", "must be text"),
         ("train: 3", "must hold keys and values"),
@@ -85,7 +83,6 @@ def test_values_are_typed_as_people_write_them() -> None:
         ("train: {exclude_duplicates: 1}", "true or false"),
         ("output: {quiet: 1}", "output.quiet must be bool"),
         ("data: {limit: true}", "data.limit must be int | null"),
-        ("data: {limit: many}", "data.limit must be"),
         ("data: {val: 3}", "text | null"),
         ("train: {epochs: [", "line 1"),
         ("x: !!python/object/apply:os.getcwd []", "not readable as YAML"),
