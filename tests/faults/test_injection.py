@@ -16,6 +16,15 @@ def judge(tmp_path: Path, fault: str, code: int, state: dict[str, str], err: str
 
 
 @pytest.mark.parametrize(
+    ("fault", "code", "state", "err"),
+    [("SIGKILL", -9, OLD, ""), ("SIGKILL", -9, NEW, ""), ("EIO", 4, OLD, FAILED), ("ENOSPC", 0, NEW, ""),
+     ("SIGINT", 130, OLD, ""), ("SIGTERM", 143, OLD, "")],
+)  # fmt: skip
+def test_survived(tmp_path: Path, fault: str, code: int, state: dict[str, str], err: str) -> None:
+    assert judge(tmp_path, fault, code, state, err) == []
+
+
+@pytest.mark.parametrize(
     ("fault", "code", "state", "err", "word"),
     [
         ("EIO", 1, OLD, "Error [bug]", "exit code 1"),

@@ -225,6 +225,13 @@ def test_where_the_agreement_sees_nothing_the_planted_pairs_tell(monkeypatch: py
     assert model.rematch(apply_noise(clean, noise)).summary().judged and seen == [700]  # they take long
 
 
+def test_too_few_pairs_to_plant_leave_the_noise_rate_undetermined() -> None:
+    model = small(epochs=4, label_epochs=3).fit(corpus(100))
+    assert np.isnan(model.noise_rate_) and model.calibration_ is None
+    assert np.isfinite(model.correspondence_).all()
+    assert [line["stage"] for line in model.history_] == [1] * 4  # nothing is to be calibrated
+
+
 @pytest.mark.parametrize("retrieval", [False, True])
 def test_vectors_that_tell_all_are_trained_on_once_if_that_is_asked_for(retrieval: bool, tmp_path: Path) -> None:
     pairs, wrong = vector_pairs(400, 80, 0.3)
