@@ -121,20 +121,6 @@ def test_a_full_disk_is_named_by_the_target(tmp_path: Path, number: int, monkeyp
         raise AssertionError("never entered")
 
 
-def test_a_directory_that_holds_the_input_is_not_replaced(tmp_path: Path) -> None:
-    folder = tmp_path / "data"
-    (folder / "sub").mkdir(parents=True)
-    source = folder / "sub" / "in.parquet"
-    source.write_text("precious")
-    (tmp_path / "alias").symlink_to(source)
-    for given in (source, folder / "sub", tmp_path / "alias", str(source)):
-        with pytest.raises(OutputExistsError, match="input"), staged_directory(folder, overwrite=True, inputs=[given]):
-            raise AssertionError("never entered")
-    assert source.read_text() == "precious"
-    with staged_directory(folder / "new", inputs=[source]) as path:  # beside the input is no harm
-        (path / "a").write_text("x")
-
-
 @pytest.mark.parametrize(
     ("name", "inside", "goes"),
     [

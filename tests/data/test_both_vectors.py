@@ -36,21 +36,6 @@ def table(**more: Any) -> pa.Table:
     return pa.table({"uid": [f"{i:032x}" for i in range(N)], **columns, **more})
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        ("image_embedding", "text_embeddings"), ("img_emb", "caption_embedding"), ("Image_Vector", "txt_vectors"),
-    ],
-)  # fmt: skip
-def test_columns_of_vectors_are_found_by_their_usual_names(tmp_path: Path, names: tuple[str, str]) -> None:
-    data = table(caption=[f"caption {i}" for i in range(N)])
-    pairs = load_pairs(write_table(tmp_path / "a.parquet", data.rename_columns(["uid", *names, "caption"])))
-    image, text = vectors()
-    assert pairs.has_both_vectors and not pairs.reasons
-    np.testing.assert_array_equal(np.asarray(pairs.images.array())[:, 0], image)
-    np.testing.assert_array_equal(pairs.text_vectors, text)
-
-
 def test_pairs_without_captions() -> None:
     image, text = vectors()
     text[3] = text[2]
@@ -71,12 +56,13 @@ def test_pairs_without_captions() -> None:
 @pytest.mark.parametrize("made", ["arrays", "parquet", "folder"])
 @pytest.mark.parametrize("value", [0.0, 1e-30])
 def test_a_vector_of_zeros_is_set_aside(made: str, value: float, tmp_path: Path) -> None:
+    """Of columns with two more of the usual names."""
     image, text = vectors()
     image[6], text[8] = value, value
     if made == "arrays":
         pairs = Pairs.from_arrays(image_vectors=image, text_vectors=text)
     elif made == "parquet":
-        columns = {"image_emb": image, "text_emb": text}
+        columns = {"Image_Vector": image, "caption_embedding": text}
         pairs = load_pairs(write_table(tmp_path / "a.parquet", {name: list(array) for name, array in columns.items()}))
     else:
         for name, array in (("image", image), ("text", text)):
@@ -101,11 +87,12 @@ def test_vectors_that_are_all_the_same_are_refused(side: str, method: Any) -> No
         (lambda x: x[:, :6], "img_emb_0.npy has (8,) float32, img_emb_1.npy has (6,) float32"),
         (lambda x: x[:-1], "img_emb_1.npy with 59 vectors does not go with"),
         (lambda x: b"cut", "img_emb_1.npy cannot be read as an array"),
+        (lambda x: np.array(["a", {}], object), "img_emb_1.npy cannot be read as an array"),
+        (lambda x: x[:, None], "img_emb_1.npy must hold floats"),
+        (lambda x: x.astype(int), "img_emb_1.npy must hold floats"),
         (lambda x: np.where(np.arange(60)[:, None] == 7, np.nan, x), "its vector is not finite"),
-        (lambda x: np.where(np.arange(60)[:, None] == 7, -np.inf, x), "its vector is not finite"),
-        (lambda x: np.where(np.arange(60)[:, None] == 7, 0, x), "its vector is zero"),
     ],
-    ids=["width", "rows", "truncated", "NaN", "infinite", "zero"],
+    ids=["width", "rows", "truncated", "objects", "dimensions", "integers", "NaN"],
 )
 def test_a_spoilt_part_is_named_or_its_row_is_quarantined(tmp_path: Path, spoil: Any, told: str) -> None:
     image, text = vectors()
@@ -116,7 +103,7 @@ def test_a_spoilt_part_is_named_or_its_row_is_quarantined(tmp_path: Path, spoil:
     if isinstance(spoilt, bytes):
         part.write_bytes(whole[:-100])
     else:
-        np.save(part, spoilt.astype(np.float32))
+        np.save(part, spoilt, allow_pickle=True)
     try:
         found = load_pairs(folder).reasons
     except DataError as error:
@@ -267,22 +254,6 @@ def test_arrays_that_do_not_go_together(tmp_path: Path) -> None:
         load_pairs(tmp_path / "a.parquet", text_vectors="txt_emb")
 
 
-def test_several_arrays_on_the_command_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output_of: Callable[..., str]
-) -> None:
-    arrays(tmp_path)
-    pq.write_table(table().select(["uid"]), tmp_path / "rows.parquet")
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path)
-    images = [f"image_{k}.npy" for k in (9, 10, 11)]
-    texts = ["--column", "text-vectors=text_0.npy", "--column", "text-vectors=text_1.npy"]
-    more = "--column captions=rows.parquet --method infonce --set epochs=1 --out run"
-    output_of("fit", *images, *texts, *more.split())
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    output_of("export", "../run", "--repaired", "out.parquet")
-    assert set(pq.read_table("out.parquet")["uid"].to_pylist()) <= set(table()["uid"].to_pylist())
-
-
 # -- Embedding folders as clip-retrieval leaves them ------------------------------------------------------------------
 
 
@@ -331,14 +302,6 @@ def test_images_behind_the_vectors_where_the_root_is_given(tmp_path: Path) -> No
     pairs = load_pairs(tmp_path / "e", image_root=tmp_path)
     assert pairs.images.read([0, 1]) == [None, picture(1)] and pairs.images.kind == "features"
     assert pairs.reasons == {} and pairs.text_vectors is None
-
-
-@pytest.mark.parametrize("array", [np.array(["a", {}], object), np.zeros((2, 3, 4)), np.zeros((2, WIDTH), int)])
-def test_arrays_that_are_no_vectors(tmp_path: Path, array: np.ndarray) -> None:
-    write(tmp_path / "e", [2])
-    np.save(tmp_path / "e" / "img_emb" / "img_emb_0.npy", array, allow_pickle=True)
-    with pytest.raises(DataError, match=r"img_emb_0\.npy"):
-        load_pairs(tmp_path / "e")
 
 
 def test_parts_that_are_missing(tmp_path: Path) -> None:
