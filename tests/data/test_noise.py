@@ -64,14 +64,16 @@ def test_noise_files(tmp_path: Path) -> None:
     order = np.random.default_rng(0).permutation(9)
     np.save(tmp_path / "good.npy", order)
     np.testing.assert_array_equal(load_noise_file(tmp_path / "good.npy", 9), order)
-    bad = {"twice": np.array([0, 0, 2]), "short": np.arange(2), "beyond": np.array([1, 2, 3]), "floats": np.arange(3.0)}
-    bad |= {"negative": np.array([-1, 0, 1]), "matrix": np.arange(3)[:, None]}
+    bad = {
+        "twice": np.array([0, 0, 2]),
+        "short": np.arange(2),
+        "floats": np.arange(3.0),
+        "matrix": np.arange(3)[:, None],
+    }
     for name, values in bad.items():
         np.save(tmp_path / f"{name}.npy", values)
         with pytest.raises(DataError, match=f"{name}.npy"):
             load_noise_file(tmp_path / f"{name}.npy", 3)
-    with pytest.raises(DataError, match=r"missing\.npy"):
-        load_noise_file(tmp_path / "missing.npy", 3)
 
 
 @pytest.mark.parametrize(
@@ -205,17 +207,6 @@ def test_rate_seed_and_truth_of_every_kind(kind: str) -> None:
         np.testing.assert_array_equal(again.permutation, noise.permutation)
         assert again.rewritten == noise.rewritten
         assert rate != 0.3 or (other.moved != noise.moved).any()
-
-
-@pytest.mark.parametrize("kind", ALL)
-def test_few_pairs(kind: str) -> None:
-    for n, rate in itertools.product((0, 1, 2, 3), (0.5, 1.0)):
-        noise = inject_noise(worded(n), rate, kind=kind, groups=np.zeros(n, int) if kind.endswith(":c") else None)
-        assert len(noise.permutation) == len(noise.mismatched) == n
-        assert_truth(worded(n), noise)
-        assert n > 1 or kind in ("truncated", "boilerplate") or not noise.mismatched.any()
-        if n == 2 and rate == 1:  # nobody to take from where three are to be between, and one that gives
-            assert noise.mismatched.sum() == {"shift:3": 0, "collapse": 1, "collapse:4": 0}.get(kind, 2)
 
 
 # -- within ---------------------------------------------------------------------------------------------------------
@@ -396,10 +387,9 @@ def test_names() -> None:
     assert NoiseKind.parse(" shift ") == NoiseKind.parse("shift:1")
     assert str(NoiseKind.parse("partial")) == "partial:0.5"
     for text, words in {
-        "swap": "uniform, within, shift", "": "uniform, within, shift", "within": "within:COLUMN",
-        "uniform:2": "no amount|no column", "shift:0": "at least 1", "shift:1.5": "whole", "shift:x": "not a number",
-        "collapse:-1": "at least 1", "collapse:inf": "whole", "partial:0": "above 0", "partial:1.1": "at most 1",
-        "partial:nan": "above 0",
+        "swap": "uniform, within, shift", "within": "within:COLUMN", "uniform:2": "no amount", "shift:0": "at least 1",
+        "shift:1.5": "whole", "shift:x": "not a number", "partial:0": "above 0", "partial:1.1": "at most 1",
+        "partial:nan": "above 0", "collapse:inf": "whole",
     }.items():  # fmt: skip
         with pytest.raises(ConfigError, match=words):
             NoiseKind.parse(text)
@@ -407,22 +397,19 @@ def test_names() -> None:
 
 def test_what_does_not_go_together() -> None:
     for given_as, error, words in (
-        ({"rate": -0.1}, ConfigError, r"\[0, 1\]"),
-        ({"rate": float("nan"), "per": "image"}, ConfigError, r"\[0, 1\]"),
+        ({"rate": float("nan")}, ConfigError, r"\[0, 1\]"),
         ({"per": "row"}, ConfigError, "'row'"),
         ({"kind": "shift", "per": "image"}, ConfigError, "leave per out"),
         ({"kind": "within:c", "groups": [1, 2]}, ConfigError, "3 groups"),
         ({"kind": "within:c"}, DataError, "memory"),
         ({"kind": "within:c", "groups": [0.5, 0.5, 1]}, DataError, "groups .* not all whole"),
-        ({"kind": "within:c", "groups": list("aab")}, DataError, "groups .* they are <U1"),
         ({"rate": "0.5"}, ConfigError, "found '0.5'"),
         ({"kind": None}, ConfigError, "found 'None'"),
     ):
         with pytest.raises(error, match=words):
             inject_noise(worded(3), **{"rate": 0.5, **given_as})
-    for n in (2, 4):
-        with pytest.raises(DataError, match=f"noise is of 3 pairs, and the data has {n}"):
-            apply_noise(worded(n), inject_noise(worded(3), 0.5))
+    with pytest.raises(DataError, match="noise is of 3 pairs, and the data has 4"):
+        apply_noise(worded(4), inject_noise(worded(3), 0.5))
 
 
 # -- files ----------------------------------------------------------------------------------------------------------
@@ -463,10 +450,11 @@ def test_a_copy_holds_the_captions_and_the_truth(tmp_path: Path, kind: str, list
 
 def test_the_outputs_and_inputs_of_a_copy(tmp_path: Path) -> None:
     data, out = write(tmp_path / "in.parquet"), tmp_path / "out.parquet"
+    for column, words in (("categories", r"no such column.*category"), ("tags", "one value a row")):
+        with pytest.raises(ConfigError, match=words):
+            corrupt(data, 0.5, kind=f"within:{column}", out=out)
+    assert not out.exists()
     corrupt(data, 0.4, out=out)
-    for target, overwrite in ((out, False), (data, False), (data, True)):
-        with pytest.raises(OutputExistsError, match="input" if overwrite else "exists|input"):
-            corrupt(data, 0.4, out=target, overwrite=overwrite)
     with pytest.raises(DataError, match="already"):  # its truth would be of the wrong beginning
         corrupt(out, 0.4, seed=6, out=tmp_path / "twice.parquet")
     corrupt(data, 0.0, out=tmp_path / "clean.parquet")
@@ -509,12 +497,3 @@ def test_a_caption_is_right_beside_each_image_of_its_key() -> None:
     pairs = apply_noise(pairs, Noise(np.array([0, 2, 1, 3]), np.isin(np.arange(4), [1, 2])))
     for text_from, wrong in (([0, 2, 1, 3], [False] * 4), ([3, 1, 2, 0], [True] * 4)):
         assert truth_after(pairs, np.array(text_from), np.arange(4))["true_mismatch"].tolist() == wrong
-
-
-def test_columns_that_are_no_category(tmp_path: Path) -> None:
-    data = write(tmp_path / "in.parquet")
-    with pytest.raises(ConfigError, match=r"no such column.*category"):
-        corrupt(data, 0.5, kind="within:categories", out=tmp_path / "out.parquet")
-    with pytest.raises(ConfigError, match="one value a row"):
-        corrupt(data, 0.5, kind="within:tags", out=tmp_path / "out.parquet")
-    assert not (tmp_path / "out.parquet").exists()

@@ -128,25 +128,12 @@ def test_large_vectors_are_mapped_from_the_cache(tmp_path: Path, own_cache: Path
     assert list(own_cache.rglob("*")) == [own_cache / "vectors"]  # the file has no name: it goes with the array
 
 
-def test_vectors_train_and_pictures_show(tmp_path: Path) -> None:
-    columns = {"caption": ["a", "b"], "image": [png(0), png(1)], "image_features": [[1.0, 2.0], [3.0, 4.0]]}
-    path = write(tmp_path / "in.parquet", columns)
-    pairs = load_pairs(path)
-    assert pairs.images.kind == "features" and pairs.images.read([1]) == [png(1)]
-    assert load_pairs(path, image_column="image").images.kind == "bytes"
-
-
-def test_images_as_struct_of_bytes_and_path(tmp_path: Path) -> None:
-    (tmp_path / "b.png").write_bytes(png(2))
-    cells = [{"bytes": png(1), "path": "x.png"}, {"bytes": None, "path": "b.png"}, {"bytes": None, "path": None}, None]
-    pairs = load_pairs(write(tmp_path / "in.parquet", {"image": cells, "text": list("abcd")}))
-    assert pairs.images.read([0, 1, 2, 3]) == [png(1), png(2), None, None] and set(pairs.reasons) == {2, 3}
-
-
 def test_a_wrong_column_name_lists_the_columns(tmp_path: Path) -> None:
     path = write(tmp_path / "in.parquet", {"image": [png(0)], "headline": ["a"], "site": [1]})
     with pytest.raises(DataError, match=r"no column 'hedline'; did you mean 'headline'\?.*image.*headline.*site"):
         load_pairs(path, text_column="hedline")
+    with pytest.raises(DataError, match=r"no column 'imag'; did you mean 'image'\?"):
+        load_pairs(path, image_column="imag")
     with pytest.raises(DataError, match=r"--column text=.*headline.*site"):
         load_pairs(path)
     with pytest.raises(DataError, match="'site'"):
@@ -156,26 +143,12 @@ def test_a_wrong_column_name_lists_the_columns(tmp_path: Path) -> None:
         load_pairs(write(tmp_path / "text.parquet", {"caption": ["a"]}))
 
 
-def test_several_files_are_one_input_in_order(tmp_path: Path) -> None:
-    for k in range(3):  # an empty list has the type null
-        columns = {"caption": [f"{k}.{i}" for i in range(k)], "image": [png(i) for i in range(k)]}
-        write(tmp_path / f"part-{k}.parquet", columns)
-    pairs = load_pairs(tmp_path)
-    assert pairs.captions == ["1.0", "2.0", "2.1"] and pairs.images.read([2, 0]) == [png(1), png(0)]
-    assert load_pairs(str(tmp_path / "part-[12].parquet")).captions == pairs.captions
-    for limit in (1.5, -1, True):
-        with pytest.raises(ConfigError, match=rf"limit of load_pairs must be a whole number >= 0 .* found {limit}"):
-            load_pairs(tmp_path, limit=limit)  # type: ignore[arg-type]
-    assert load_pairs(tmp_path, limit=2).captions == ["1.0", "2.0"]
-
-
 @pytest.mark.parametrize(
     ("a", "b", "whole"),
     [
         (pa.array([0.5]), pa.array([0.25], pa.float32()), [0.5, 0.25]),
         (pa.nulls(1), pa.array(["x"]), [None, "x"]),
         (pa.array([1], pa.int16()), pa.array([2**40]), [1, 2**40]),
-        (pa.array(["x"]), pa.array(["y"], pa.large_string()), ["x", "y"]),
         (pa.array([[1.0]], pa.list_(pa.float16())), pa.array([[2.0]], pa.list_(pa.float32())), [[1.0], [2.0]]),
         (pa.array([{"x": 1}]), pa.array([{"x": 1, "y": "z"}]), [{"x": 1, "y": None}, {"x": 1, "y": "z"}]),
         (pa.array(["x"]).dictionary_encode(), pa.array(["y"]), ["x", "y"]),
@@ -230,14 +203,6 @@ def test_a_column_that_one_file_lacks_is_named(tmp_path: Path) -> None:
         load_pairs(tmp_path)
 
 
-@pytest.mark.parametrize("fault", [lambda data: data[:-100], lambda _: b"", lambda _: b"<html>" * 99])
-def test_a_corrupt_file_is_named(tmp_path: Path, fault: Any) -> None:
-    path = write(tmp_path / "broken.parquet", {"caption": ["a"] * 500, "image": [png(i) for i in range(500)]})
-    path.write_bytes(fault(path.read_bytes()))
-    with pytest.raises(DataError, match=r"broken\.parquet"):
-        load_pairs(path)
-
-
 def test_what_is_no_input(tmp_path: Path) -> None:
     for data in (tmp_path / "none.parquet", tmp_path, str(tmp_path / "*.parquet"), f"{tmp_path}/{5000 * 'x'}"):
         with pytest.raises(DataError, match=str(tmp_path)):
@@ -271,9 +236,8 @@ def test_truth_columns_are_read_and_not_used(tmp_path: Path) -> None:
     flat = {"image": images, "caption": list("abc"), "true_mismatch": [True, False, None], "true_key": ["1", "1", None]}
     pairs = load_pairs(write(path, flat))
     assert pairs.true_mismatch_mask().tolist() == [True, False, None] and pairs.true_key == ["1", "1", ""]
-    for chosen, truth in (([0, 1], [True, False]), ([], [])):
-        some = pairs.select(chosen).true_mismatch_mask()
-        assert some.tolist() == truth and not np.ma.isMaskedArray(some)
+    some = pairs.select([0, 1]).true_mismatch_mask()
+    assert some.tolist() == [True, False] and not np.ma.isMaskedArray(some)
     unknown = pairs.select([2])
     assert unknown.true_mismatch is None and unknown.true_key is None
     assert load_pairs(write(path, flat | {"true_mismatch": [None] * 3})).true_mismatch is None
@@ -282,19 +246,6 @@ def test_truth_columns_are_read_and_not_used(tmp_path: Path) -> None:
     assert pairs.true_mismatch_mask().tolist() == [False, True, True, None] and pairs.true_key == ["x", "y", "z", ""]
     with pytest.raises(DataError, match=r"'true_mismatch' .*in\.parquet is string"):
         load_pairs(write(path, flat | {"true_mismatch": ["False"] * 3}))
-
-
-def test_tables_and_frames_are_inputs(tmp_path: Path) -> None:
-    table = pa.table({"caption": ["a", "b"], "image": [png(0), png(1)]})
-    from_table, from_frame = load_pairs(table), load_pairs(table.to_pandas())
-    assert from_table.captions == from_frame.captions == ["a", "b"]
-    assert from_table.source.fingerprint == load_pairs(table).source.fingerprint
-    category = table.to_pandas().astype({"caption": "category"})
-    assert load_pairs(category).captions == ["a", "b"]
-    assert load_pairs(from_table) is from_table
-    mixed = table.to_pandas().assign(odd=[1, "x"])
-    with pytest.raises(DataError, match="DataFrame"):
-        load_pairs(mixed)
 
 
 SCORE_NAMES = [
@@ -353,19 +304,11 @@ def test_named_columns_go_before_the_usual_ones(tmp_path: Path) -> None:
     path = write(tmp_path / "in.parquet", columns)
     pairs = load_pairs(path, image_column="thumb", text_column="alt", key_column="sha")
     assert pairs.captions == ["b"] and pairs.keys == ["s"] and pairs.images.read([0]) == [png(1)]
-    for option in ({"image_column": "thunb"}, {"key_column": "shaa"}):
-        with pytest.raises(DataError, match=r"did you mean '(thumb|sha)'\?.*columns: caption \(string\)"):
-            load_pairs(path, **option)
 
 
 @pytest.mark.parametrize(
     ("text", "image"),
-    [
-        (pa.large_string(), pa.large_binary()),
-        (pa.string_view(), pa.binary_view()),
-        (pa.string(), pa.binary(len(png(1)))),
-        (pa.dictionary(pa.int8(), pa.string()), pa.binary()),
-    ],
+    [(pa.large_string(), pa.large_binary()), (pa.dictionary(pa.int8(), pa.string()), pa.binary(len(png(1))))],
 )
 def test_types_of_text_and_bytes(tmp_path: Path, text: pa.DataType, image: pa.DataType) -> None:
     columns = {"caption": pa.array(["a", "b"], text), "image": pa.array([png(1), png(2)], image)}
@@ -389,12 +332,11 @@ def test_paths_that_are_not_utf8(tmp_path: Path, dictionary: bool) -> None:
 
 
 def test_images_are_read_across_row_groups_files_and_batches(tmp_path: Path) -> None:
-    schema = pa.schema([("caption", pa.string()), ("image", pa.binary()), ("n", pa.int64())])
     n, at = 1300, 0
-    for name, size in (("a", 700), ("b", 0), ("c", 1), ("d", 599)):
+    for name, size in (("a", 700), ("b", 0), ("c", 1), ("d", 599)):  # an empty list has the type null
         rows = range(at, at + size)
-        table = pa.table({"caption": [str(i) for i in rows], "image": [png(i) for i in rows], "n": list(rows)}, schema)
-        pq.write_table(table, tmp_path / f"{name}.parquet", row_group_size=300)
+        columns = {"caption": [str(i) for i in rows], "image": [png(i) for i in rows]}
+        write(tmp_path / f"{name}.parquet", columns, row_group_size=300)
         at += size
     pairs = load_pairs(tmp_path)
     assert pairs.captions == [str(i) for i in range(n)]
@@ -404,6 +346,10 @@ def test_images_are_read_across_row_groups_files_and_batches(tmp_path: Path) -> 
     for limit in (0, 1, 299, 300, 700, 701, 9999):
         some = load_pairs(tmp_path, limit=limit)
         assert len(some) == len(some.images) == some.source.n_rows == min(limit, n)
+    assert load_pairs(str(tmp_path / "[cd].parquet")).captions == pairs.captions[700:]
+    for limit in (1.5, -1, True):
+        with pytest.raises(ConfigError, match=rf"limit of load_pairs must be a whole number >= 0 .* found {limit}"):
+            load_pairs(tmp_path, limit=limit)  # type: ignore[arg-type]
 
 
 def test_many_files_are_not_looked_at_again_for_each_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -469,7 +415,7 @@ def test_other_objects() -> None:
         def __arrow_c_stream__(self, requested_schema: object = None) -> object:
             return pa.Table.from_batches([batch]).__arrow_c_stream__(requested_schema)
 
-    for data in (batch, Frame()):
+    for data in (batch, Frame(), load_pairs(batch)):
         assert load_pairs(data).captions == ["a"]
 
 
@@ -492,15 +438,9 @@ def test_views_are_read_as_what_they_are_views_of(tmp_path: Path) -> None:
         "captions": pa.array([["a", "b"], ["c"], None], pa.list_(pa.string_view())),
         "image": pa.array([{"bytes": png(i), "path": None} for i in range(3)], image),
         "key": pa.array(list("xyz"), pa.string_view()),
-        "tags": pa.array([["t"], [], None], pa.list_view(pa.string())),
-        "n": pa.array(range(3)),
+        "tags": pa.array([["t"], [], None], pa.list_(pa.string_view())),
     }
-    try:
-        path = write(tmp_path / "in.parquet", columns)
-    except pa.ArrowException:  # this pyarrow writes no list_view
-        columns["tags"] = pa.array([["t"], [], None], pa.list_(pa.string_view()))
-        path = write(tmp_path / "in.parquet", columns)
-    pairs = load_pairs(path)
+    pairs = load_pairs(write(tmp_path / "in.parquet", columns))
     assert pairs.captions == ["a", "b", "c", ""] and pairs.keys == list("xxyz")
     batches = list(iter_tables(pairs.source, 2))
     assert "view" not in str(batches[0].schema) and [len(b) for b in batches] == [2, 1]

@@ -56,13 +56,10 @@ def coco(images: list[Any], annotations: list[Any]) -> bytes:
     [
         # quotes are characters of a TSV, unless its fields are quoted as a whole
         ("a.tsv", table('"a', 'b 24"', '"c" d', 'e "f"', delimiter="\t"), ['"a', 'b 24"', '"c" d', 'e "f"'], []),
-        ("a.tsv", table("a", '"b', delimiter="\t"), ["a", '"b'], []),
         ("a.tsv", table('"hello"', "b", delimiter="\t"), ["hello", "b"], []),
-        ("a.tsv", table('"a, b"', 'c 5", d', delimiter="\t"), ["a, b", 'c 5", d'], []),
         ("a.tsv", table('"hello"', '"a" b', delimiter="\t"), ['"hello"', '"a" b'], []),
         ("a.tsv", table('"a ""b"" c"', "d", '"x\ty"', '"two\nlines"', delimiter="\t"), ['a "b" c', "d", "x\ty",
          "two\nlines"], []),
-        ("a.tsv", b'"image"\t"caption"\n"0.png"\t"a"\n"1.png"\t"b"\n', ["a", "b"], []),
         ("a.csv", table('"a', 'b"', delimiter="|"), ['"a', 'b"'], []),
         ("a.csv", table("a, b", "c", delimiter=";"), ["a, b", "c"], []),
         ("a.csv", table('"two\nlines, three"', 'a 12" pipe', '"red" shoe'), ["two\nlines, three", 'a 12" pipe'],
@@ -74,13 +71,10 @@ def coco(images: list[Any], annotations: list[Any]) -> bytes:
         ("a.csv", table("a", "b").replace(b"\n", b"\r"), ["a", "b"], []),
         ("a.tsv", table("a", "b"), ["a", "b"], []),
         ("a.csv", b"image,caption\n0.png,a,\n1.png,b,,\n2.png,c,d\n", ["a", "b"], ["3 fields, the header 2"]),
-        ("a.json", b'{"data": [{"image_path": "0.png", "caption_str": "a"}]}', ["a"], []),
         ("a.csv", b"\xef\xbb\xbf\xef\xbb\xbf" + table("a"), ["a"], []),
         ("a.tsv", table("é", delimiter="\t").decode().encode("utf-16"), ["é"], []),
-        ("a.jsonl", lines("é").decode().encode("utf-16"), ["é"], []),
         ("a.json", b"\xef\xbb\xbf" + b'[{"image": "0.png", "caption": "a"}]', ["a"], []),
         ("a.csv.gz", gzip.compress(table("a", "b"), mtime=0), ["a", "b"], []),
-        ("a.jsonl.gz", gzip.compress(lines("a", ["b", "c"]), mtime=0), ["a", "b", "c"], []),
         ("a.csv", b"image,caption\n\n0.png,a\n\n,\n1.png\n", ["a"], ["there is no image", "1 fields, the header 2"]),
         # Flickr's annotations
         ("a.token", b'0.png#0\ta "b\n0.png#1\tc", d\n1.png#0\te\n', ['a "b', 'c", d', "e"], []),
@@ -90,8 +84,7 @@ def coco(images: list[Any], annotations: list[Any]) -> bytes:
         ("a.csv", table("nan", "None", "N/A", "<NA>", "a"), ["a"], ["stands for none"] * 4),
         ("a.csv", table("\"['a', \"\"b's\"\"]\"", "\"['c' 'd']\"", "plain", "[]"), ["a", "b's", "c", "d", "plain"],
          ["no caption"]),
-        ("a.csv", table("[a dog] barks", "[a dog]", "[1]", '"{""en"": ""x""}"'), ["[a dog] barks", "[a dog]", "[1]"],
-         ["an object"]),
+        ("a.csv", table("[a dog] barks", "[1]", '"{""en"": ""x""}"'), ["[a dog] barks", "[1]"], ["an object"]),
         (
             "a.jsonl", lines("a", ["b", None, 3], float("nan"), True, {"en": "x"}, [], "", {"raw": "c"}),
             ["a", "b", "c"],
@@ -107,17 +100,13 @@ def coco(images: list[Any], annotations: list[Any]) -> bytes:
         ("a.csv", b"image,caption\n/mnt/x/0.png,a\nC:\\y\\1.png,b\nfile:///mnt/x/2%2Epng,c\n", ["a", "b", "c"], []),
         ("a.csv", b"image,caption\n/mnt/x/0.png,a\n/mnt/y/0.png,b\n1.png,c\n", ["c"],
          ["end in the name of one file"] * 2),
-        ("a.csv", b"image,caption\ntrain/0.png,a\nval/0.png,b\ntrain/1.png,c\n", ["c"],
-         ["end in the name of one file"] * 2),
         ("a.csv", b"image_id,caption\n0,a\n1,b\n", ["a", "b"], []),
         ("a.csv", table(*(f'"{c}"' for c in "ab")).replace(b"0.png", b64encode(picture(1))).replace(b"1.png", DATA_URL),
          ["a", "b"], []),
-        ("a.jsonl", b'{"images": ["0.png"], "text": "a"}\n{"images": [], "text": "b"}\n', ["a"], ["there is no image"]),
-        ("a.jsonl", b'{"images": ["0.png", "1.png"], "text": "a"}\n{"images": ["2.png"], "text": "b"}\n', ["b"],
-         ["holds 2 images"]),
+        ("a.jsonl", b'{"images": ["0.png", "1.png"], "text": "a"}\n{"images": ["2.png"], "text": "b"}\n{"text": "c"}\n',
+         ["b"], ["holds 2 images", "there is no image"]),
         # JSON that is no list of objects
-        ("a.json", lines("a", "b"), ["a", "b"], []),
-        ("a.json", b'{"info": 1, "data": [{"image": "0.png", "caption": "a"}]}', ["a"], []),
+        ("a.json", b'{"info": 1, "data": [{"image_path": "0.png", "caption_str": "a"}]}', ["a"], []),
         ("a.json", b'{"image": ["0.png", "1.png"], "caption": ["a", "b"]}', ["a", "b"], []),
         ("a.json", b'{"image": {"0": "0.png", "1": "1.png"}, "caption": {"0": "a", "1": "b"}}', ["a", "b"], []),
         ("a.json", b'{"0.png": "a", "1.png": ["b", "c"], "2.png": null}', ["a", "b", "c"], ["there is no caption"]),
@@ -154,30 +143,23 @@ def test_the_right_rows_come_out(
     ("name", "content", "words"),
     [
         ("a.csv", table('"a', "b", 'c"', "d"), r"line 2: a quote opens here and is closed in line 4"),
-        ("a.csv", table('"a', '"b"', "c"), r"line 2: a quote opens here and is closed in line 3"),
         ("a.csv", b'caption,image\n"a,0.png\nb,1.png\nc",2.png\n', r"line 2: .* closed in line 4"),
-        ("a.csv", b'id,caption\n100,a\n101,"b\n102,c\n103,d"\n', r"line 3: .* closed in line 5"),
         ("a.csv", table("a", '"b', "c"), "line 3: a quoted field is not closed"),
         ("a.csv", "image,caption\n0.png,a\n".encode("utf-16-le"), r"it may be utf.16"),
         ("a.csv.gz", gzip.compress(table("a", "b"), mtime=0)[:-4], "a.csv.gz cannot be read"),
-        ("a.csv.gz", table("a"), "Not a gzipped file"),
         ("a.jsonl", lines(1, 2), "no column of captions: 'caption' is int64, not text"),
         ("a.jsonl", b'[\n{"image": "0.png"}]', "name it .json"),
         ("a.json", b"", "cannot be read as JSON"),
         ("a.json", b"3", "holds no list of objects"),
         ("a.json", coco([1, 1], [(1, "a")]), "several images with the id 1"),
         ("a.json", b'{"a": 1}', "no list of objects.*COCO's captions have 'images'"),
-        ("a.json", b'{"images": [1]}', "no list of objects, one for each pair"),
         ("a.json", b'{"images": [{"id": 1}]}', "no column of captions"),
         ("a.json", b'{"images": [{"id": 1}], "annotations": [{"image_id": 1}]}', "annotation 0: it has no caption"),
         ("a.json", coco([1], [(2, "a")]), "no image with the id 2"),
-        ("a.json", coco([1], [([], "a")]), r"no image with the id \[\]"),
         ("a.json", coco([[]], []), "no image with an id"),
         ("a.csv", b"", "no header"),
-        ("a.csv", b"\n", "no header"),
         ("a.csv", b"image,image\n", "'image' more than once"),
         ("a.csv", "image,caption\n".encode("utf-16")[:-1], "cannot be read as UTF-16"),
-        ("a.csv", b"\x89PNG\r\n\x1a\n\0\0", "no header"),
         ("a.csv", b"image,caption\n0.png," + b"x" * 2**25 + b"\n", r"line 2: .*longer than"),
         ("a.csv", b"image,caption\nnowhere.png,a\n", "none of the first 1 images .*'nowhere.png'.*--image-root"),
         ("a.csv", b"image,caption,true_mismatch\n0.png,a,maybe\n", "true_mismatch cannot be read as true or.*: .*may"),
@@ -186,7 +168,6 @@ def test_the_right_rows_come_out(
         ("a.jsonl", b"\xff\xfe{}\n", "cannot be read as UTF-16"),
         ("a.jsonl", b"\x80{}\n", "line 1 is not UTF-8"),
         ("a.jsonl", b'{"image": "0.png", "caption": "' + b"x" * 2**25 + b'"}\n', "line 1: it is longer than"),
-        ("a.jsonl", b"", "no column of captions"),
     ],
 )
 def test_a_refusal_says_where_and_what(name: str, content: bytes, words: str, folder: Path) -> None:
@@ -198,7 +179,6 @@ def test_a_refusal_says_where_and_what(name: str, content: bytes, words: str, fo
 @pytest.mark.parametrize(
     ("content", "options", "keys"),
     [
-        (b"file_name,caption\n0.png,a\n1.png,b\n", {}, ["0.png", "1.png"]),
         (b"file_name,caption\n0.png,a\n0.png,b\n1.png,c\n,d\n", {}, ["0.png#0", "0.png#1", "1.png", "3"]),
         (b"file_name,caption,id\n0.png,a,x\n1.png,b,y\n", {}, ["x", "y"]),
         (b"file_name,caption,id\n0.png,a,x\n1.png,b,y\n", {"key_column": "file_name"}, ["0.png", "1.png"]),
@@ -250,16 +230,13 @@ IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
         ({"image": [[b] for b in BYTES], "caption": ["a", "b"]}, ["a", "b"], ""),
         ({"images": pa.array([[{"bytes": b}] for b in BYTES], pa.list_(IMAGE)), "texts": [["a", "b"], ["c"]]}, ["a",
          "b", "c"], ""),
-        ({"image": [BYTES, BYTES[:1]], "caption": ["a", "b"]}, ["b"], ""),
-        ({"image": BYTES, "caption": ['["a", "b"]', "c"]}, ["a", "b", "c"], ""),
+        ({"image": [BYTES, BYTES[:1]], "caption": ["a", '["b", "c"]']}, ["b", "c"], ""),
         ({"image": ["https://a/0.png"] * 2, "image_path": ["0.png", "1.png"], "caption": ["a", "b"]}, ["a", "b"], ""),
         ({"image": [["0.png"], ["1.png"]], "caption": ["a", "b"]}, ["a", "b"], ""),
-        ({"image": ["/mnt/x/0.png", "/mnt/x/1.png"], "caption": ["a", "b"]}, ["a", "b"], ""),
-        ({"image": ["/mnt/x/0.png", "/mnt/y/0.png", "1.png"], "caption": ["a", "b", "c"]}, ["c"], ""),
+        ({"image": ["/mnt/x/0.png", "/mnt/y/0.png", "/mnt/x/1.png"], "caption": ["a", "b", "c"]}, ["c"], ""),
         ({"image": [{"bytes": b, "path": f"{i}/0.png"} for i, b in enumerate(BYTES)], "caption": ["a", "b"]},
          ["a", "b"], ""),
         ({"image": BYTES, "caption": [1, 2]}, [], "'caption' is int64, not text, or a list of text"),
-        ({"image": BYTES, "caption": [{"en": "a"}] * 2}, [], "'caption' is struct<en: string>, not text"),
         ({"image": [[1, 2], [3]], "caption": ["a", "b"]}, [], "'image' is list<.*int64>, not bytes"),
         ({"image": BYTES, "caption": pa.nulls(2, pa.string()), "text": ["a", "b"]}, [],
          r"no row .* other columns hold texts \(text\)"),
@@ -306,23 +283,18 @@ def test_two_paths_that_mean_one_file(tmp_path: Path) -> None:
     assert not load_pairs(f"{tmp_path}/*/a.parquet").reasons
 
 
-@pytest.mark.parametrize("kind", ["frame", "dict", "list"])
-def test_captions_of_objects_in_memory(kind: str) -> None:
+@pytest.mark.parametrize("kind", [pd.DataFrame, dict])
+def test_captions_of_objects_in_memory(kind: Any) -> None:
     def made(captions: list[Any]) -> Any:
-        columns = {"image": BYTES[:1] * len(captions), "caption": captions}
-        rows = [{"image": BYTES[0], "caption": caption} for caption in captions]
-        return pd.DataFrame(columns) if kind == "frame" else columns if kind == "dict" else rows
+        return kind({"image": BYTES[:1] * len(captions), "caption": captions})
 
     pairs = load_pairs(made(["a", None, float("nan"), ["b", "c"], [], ("d",)]))
     assert usable(pairs) == ["a", "b", "c", "d"] and len(pairs) == 7
     with pytest.raises(DataError, match=r"row 1, column 'caption': the caption is 5, not text"):
         load_pairs(made(["a", 5, "b"]))
-
-
-@pytest.mark.parametrize("one", [pd.Series(["a"]), pd.Index(["a"]), pa.array(["a"]), pa.chunked_array([["a"]])])
-def test_one_column_is_no_pairs(one: Any) -> None:
-    with pytest.raises(DataError, match="is one column, and pairs take two"):
-        load_pairs(one)
+    for one in (pd.Series(["a"]), pa.array(["a"])):
+        with pytest.raises(DataError, match="is one column, and pairs take two"):
+            load_pairs(one)
 
 
 VALUES = st.one_of(
@@ -382,16 +354,10 @@ def write_coco(root: Path, n: int = 3) -> Path:
     """COCO's own layout: ``annotations/captions_val2017.json`` beside ``val2017/``."""
     names = [f"{i:012d}.jpg" for i in range(n)]
     write_pictures(root / "val2017", names)
-    content = {
-        "info": {"year": 2017},
-        "licenses": [],
-        "images": [{"license": 4, "file_name": name, "id": 100 + i, "height": 8} for i, name in enumerate(names)],
-        "annotations": [
-            {"image_id": 100 + i, "id": 10 * i + k, "caption": f"caption {k} of {i}"}
-            for k in range(2)
-            for i in reversed(range(n))
-        ],
-    }
+    images = [{"license": 4, "file_name": name, "id": 100 + i, "height": 8} for i, name in enumerate(names)]
+    places = [(i, k) for k in range(2) for i in reversed(range(n))]
+    told = [{"image_id": 100 + i, "id": 10 * i + k, "caption": f"caption {k} of {i}"} for i, k in places]
+    content = {"info": {"year": 2017}, "licenses": [], "images": images, "annotations": told}
     (root / "annotations").mkdir()
     path = root / "annotations" / "captions_val2017.json"
     path.write_text(json.dumps(content))
@@ -423,6 +389,8 @@ def test_coco(tmp_path: Path) -> None:
     assert table["image"][1].as_py() == {"bytes": picture(1), "path": "000000000001.jpg"}
     assert table["captions"][1].as_py() == ["caption 0 of 1", "caption 1 of 1"]
     assert len(load_pairs(path, limit=1)) == 2
+    with pytest.raises(DataError, match="no splits"):
+        load_pairs(path, split="train")
 
 
 @pytest.mark.parametrize("flickr", [False, True])
@@ -437,5 +405,3 @@ def test_karpathy(tmp_path: Path, flickr: bool) -> None:
     assert len(prints) == 4
     with pytest.raises(DataError, match=r"no split 'dev' \(splits: train, restval, test, val\)"):
         load_pairs(path, split="dev")
-    with pytest.raises(DataError, match="no splits"):
-        load_pairs(write_coco(tmp_path / "other"), split="train")
