@@ -20,7 +20,7 @@ from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data import iter_tables, load_pairs
 from cleanpairs.data.formats.datasets_directory import cached_files
 from cleanpairs.repair.plan import RepairPlan
-from tests.helpers import picture, plan_of, write_pictures
+from tests.helpers import picture, plan_of
 
 FEATURES = datasets.Features(
     {"image": datasets.Image(), "caption": datasets.Value("string"), "kind": datasets.ClassLabel(names=["cat", "dog"])}
@@ -91,21 +91,11 @@ def test_ranges_of_a_frame_are_categories() -> None:
     assert table["pair"].to_pylist() == ["(1, 2)"] * 4
 
 
-def test_image_paths_of_a_frame_are_of_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    coloured(1).save(tmp_path / "a.png")
-    frame = pd.DataFrame({"image": ["a.png", str(tmp_path / "a.png"), "../a.png"], "caption": ["one", "two", "three"]})
-    monkeypatch.chdir(tmp_path)
-    paths = frame.assign(image=frame["image"].map(Path))
-    for data in (frame, frame.to_dict("list"), paths, paths.to_dict("list"), paths.to_dict("records")):
-        pairs = load_pairs(data)
-        assert sorted(pairs.reasons) == [2] and "leaves the image root" in pairs.reasons[2]
-        assert pairs.images.read([0])[0] == (tmp_path / "a.png").read_bytes()
-
-
 @pytest.mark.parametrize("listed", [False, True])
 def test_paths_in_structs_are_of_the_working_directory(
     listed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Paths alone, too."""
     (tmp_path / "0.png").write_bytes(picture(0))
     cells: list[Any] = [{"bytes": None, "path": "0.png"}, {"bytes": picture(1), "path": "1.png"}]
     table = pa.table({"image": [[cell] for cell in cells] if listed else cells, "caption": ["a", "b"]})
@@ -114,6 +104,11 @@ def test_paths_in_structs_are_of_the_working_directory(
     monkeypatch.chdir(tmp_path)
     pairs = load_pairs(table)
     assert not pairs.reasons and pairs.images.read([0, 1]) == [picture(0), picture(1)]
+    frame = pd.DataFrame({"image": ["0.png", str(tmp_path / "0.png"), "../0.png"], "caption": ["one", "two", "three"]})
+    for data in (frame, frame.assign(image=frame["image"].map(Path)), frame.to_dict("records")):
+        pairs = load_pairs(data)
+        assert sorted(pairs.reasons) == [2] and "leaves the image root" in pairs.reasons[2]
+        assert pairs.images.read([0]) == [picture(0)]
     joined = load_pairs(table.append_column("title", [["A", "B"]]), text_column="title,caption")
     assert not joined.reasons and joined.captions == ["A. a", "B. b"]
     held = table.slice(1)  # of what names no file, the working directory is no matter
@@ -265,25 +260,6 @@ def test_a_dictionary_of_splits(tmp_path: Path) -> None:
         load_pairs(tmp_path / "none")
     with pytest.raises(DataError, match="has no splits; leave --split"):
         load_pairs(tmp_path / "saved" / "train", split="train")
-
-
-def test_lists_of_captions_and_images_by_path(tmp_path: Path) -> None:
-    write_pictures(tmp_path / "images", [f"{i}.png" for i in range(3)])
-    outside = tmp_path / "outside.png"
-    outside.write_bytes(picture(9))
-    features = datasets.Features({"image": datasets.Image(), "captions": datasets.List(datasets.Value("string"))})
-    paths = [str(tmp_path / "images" / "0.png"), str(tmp_path / "images" / "1.png"), str(outside)]
-    rows = {"image": [{"bytes": None, "path": p} for p in paths], "captions": [["a", "b"], ["c"], ["d"]]}
-    table = datasets.Dataset.from_dict(rows, features=features).data.table  # save_to_disk would put the bytes in
-    file = tmp_path / "in.arrow"
-    with pa.ipc.new_stream(file, table.schema) as stream:
-        stream.write_table(table)
-    pairs = load_pairs(file, image_root=tmp_path / "images")
-    assert pairs.source.explicit_lists and pairs.captions == list("abcd") and pairs.row.tolist() == [0, 0, 1, 2]
-    assert pairs.images.read([0, 1, 2]) == [picture(0), picture(1), None]
-    assert list(pairs.reasons) == [3] and "leaves the image root" in pairs.reasons[3]
-    (tmp_path / "images" / "in.arrow").write_bytes(file.read_bytes())
-    assert set(load_pairs(tmp_path / "images" / "in.arrow").reasons) == {3}  # by default its own folder is the root
 
 
 def test_arrays_of_datasets_are_vectors(tmp_path: Path) -> None:

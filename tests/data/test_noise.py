@@ -127,8 +127,6 @@ def test_a_corrupted_research_directory(tmp_path: Path) -> None:
     np.testing.assert_array_equal(load_truth(tmp_path / "out" / "train_truth.parquet", again), noise.mismatched)
     with pytest.raises(OutputExistsError, match="input"):
         corrupt(data, 0.4, out=data, overwrite=True)
-    with pytest.raises(OutputExistsError, match="input"):
-        corrupt(data, 0.4, out=data / "train_ims.npy", overwrite=True)
     with pytest.raises(ConfigError, match="rate or a noise file"):
         corrupt(data, None, out=tmp_path / "x")
 

@@ -43,6 +43,9 @@ def test_nothing_is_fetched_unless_it_is_allowed(bucket: fsspec.AbstractFileSyst
     with pytest.raises(ConfigError, match=r"memory://bucket/a.parquet is a URL, and nothing is fetched.*--allow-urls"):
         load_pairs("memory://bucket/a.parquet")
     assert load_pairs("memory://bucket/a.parquet", allow_urls=True).captions == ["a"]
+    with pytest.raises(ConfigError, match="give its path"):
+        fetch("file:///etc/passwd", True)
+    assert not is_url("hf://owner/name") and fetch("a/b.parquet", False) == "a/b.parquet"
 
 
 def test_one_file_a_folder_a_glob_and_braces(bucket: fsspec.AbstractFileSystem) -> None:
@@ -168,12 +171,6 @@ def test_a_url_that_is_none_and_a_name_that_no_file_here_can_have(bucket: fsspec
             load_pairs(url, allow_urls=True)
     bucket.pipe(f"/bucket/{'a' * 300}.jsonl", b'{"caption": "one", "features": [1.0, 2.0]}\n')
     assert load_pairs(f"memory://bucket/{'a' * 300}.jsonl", allow_urls=True).captions == ["one"]
-
-
-def test_what_is_a_path() -> None:
-    with pytest.raises(ConfigError, match="give its path"):
-        fetch("file:///etc/passwd", True)
-    assert not is_url("hf://owner/name") and not is_url("a/b.parquet") and fetch("a/b.parquet", False) == "a/b.parquet"
 
 
 # -- HTTP -------------------------------------------------------------------------------------------------------------
