@@ -43,10 +43,6 @@ def table(folder: Path) -> dict[str, Any]:
     return {"data": folder / "data.parquet", "text_column": "title,alt"}
 
 
-def columns(folder: Path) -> dict[str, Any]:
-    return {"data": {"image_features": np.eye(N, dtype="f4").tolist(), "caption": [f"word{i}" for i in range(N)]}}
-
-
 def vectors(folder: Path) -> dict[str, Any]:
     folder.mkdir()
     np.save(folder / "x.npy", np.eye(N, dtype="f4"))
@@ -55,7 +51,7 @@ def vectors(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("harm", HARMS)
-@pytest.mark.parametrize("made", [folder_of_images, table, columns, vectors])
+@pytest.mark.parametrize("made", [folder_of_images, table, vectors])
 def test_a_damaged_file_of_the_cache_changes_nothing(
     made: Callable[[Path], dict[str, Any]], harm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
