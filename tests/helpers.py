@@ -23,9 +23,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from PIL import Image
 
-from cleanpairs import Pairs
+from cleanpairs import Pairs, load_pairs
 from cleanpairs.core.errors import DataError
 from cleanpairs.engine import Partition
 from cleanpairs.engine.work import carry_out
@@ -170,6 +171,12 @@ def research(folder: Path, images: np.ndarray, captions: Iterable[str], split: s
     np.save(folder / f"{split}_ims.npy", images)
     (folder / f"{split}_caps.txt").write_text("".join(f"{c}\n" for c in captions), encoding="utf-8")
     return folder
+
+
+def assert_not_loaded(words: str, data: Any, **options: Any) -> None:
+    """The data is refused with a :class:`DataError`, whose message these words match, a pattern."""
+    with pytest.raises(DataError, match=words):
+        load_pairs(data, **options)
 
 
 def write_tar(path: Path, members: Iterable[tuple[str, bytes]]) -> Path:

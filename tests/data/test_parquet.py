@@ -15,6 +15,7 @@ import pytest
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data import Pairs, ParquetSink, fingerprint_of, iter_tables, load_pairs, table_reader
 from cleanpairs.data.parquet_io import iter_batches
+from tests.helpers import assert_not_loaded
 from tests.helpers import picture as png
 from tests.helpers import write_table as write
 
@@ -109,15 +110,11 @@ def test_a_wrong_column_name_lists_the_columns(tmp_path: Path) -> None:
     path = write(tmp_path / "in.parquet", {"image": [png(0)], "headline": ["a"], "site": [1]})
     with pytest.raises(DataError, match=r"no column 'hedline'; did you mean 'headline'\?.*image.*headline.*site"):
         load_pairs(path, text_column="hedline")
-    with pytest.raises(DataError, match=r"no column 'imag'; did you mean 'image'\?"):
-        load_pairs(path, image_column="imag")
-    with pytest.raises(DataError, match=r"--column text=.*headline.*site"):
-        load_pairs(path)
-    with pytest.raises(DataError, match="'site'"):
-        load_pairs(path, text_column="site")
+    assert_not_loaded(r"no column 'imag'; did you mean 'image'\?", path, image_column="imag")
+    assert_not_loaded(r"--column text=.*headline.*site", path)
+    assert_not_loaded("'site'", path, text_column="site")
     assert load_pairs(path, text_column="headline").captions == ["a"]
-    with pytest.raises(DataError, match="--column image="):
-        load_pairs(write(tmp_path / "text.parquet", {"caption": ["a"]}))
+    assert_not_loaded("--column image=", write(tmp_path / "text.parquet", {"caption": ["a"]}))
 
 
 @pytest.mark.parametrize(
@@ -148,8 +145,7 @@ def test_a_column_takes_the_wider_type(a: pa.Array, b: pa.Array, whole: Any, tur
     assert found["note"].to_pylist() == (whole[::-1] if turned else whole)
     assert found["caption"].to_pylist() == ["one", "two"] and found.column_names == ["image", "caption", "note"]
     write(tmp_path / "2.parquet", {"caption": ["three"], "image": [png(1)]})
-    with pytest.raises(DataError, match=r"'note'.*missing.*2\.parquet"):
-        load_pairs(tmp_path)
+    assert_not_loaded(r"'note'.*missing.*2\.parquet", tmp_path)
 
 
 def test_parquet_in_folders_below(tmp_path: Path) -> None:
@@ -167,33 +163,15 @@ def test_parquet_in_folders_below(tmp_path: Path) -> None:
     assert pairs.captions == ["0", "1"] and pairs.source.options == {"split": "train"}
     assert load_pairs(tmp_path / "hub", split="test").captions == ["2"]
     assert load_pairs(str(tmp_path / "hub" / "data" / "train-*.parquet")).captions == ["0", "1"]
-    with pytest.raises(DataError, match="has no splits"):
-        load_pairs(tmp_path / "hive", split="train")
+    assert_not_loaded("has no splits", tmp_path / "hive", split="train")
     (tmp_path / "hub" / "data" / f"{name}.parquet").write_text("version https://git-lfs.github.com/spec/v1\noid x\n")
-    with pytest.raises(DataError, match="pointer of Git LFS: run git lfs pull"):
-        load_pairs(tmp_path / "hub", split="test")
+    assert_not_loaded("pointer of Git LFS: run git lfs pull", tmp_path / "hub", split="test")
 
 
 def test_what_is_no_input(tmp_path: Path) -> None:
     for data in (tmp_path / "none.parquet", tmp_path, str(tmp_path / "*.parquet"), f"{tmp_path}/{5000 * 'x'}"):
-        with pytest.raises(DataError, match=str(tmp_path)):
-            load_pairs(data)
-    with pytest.raises(DataError, match="not of int"):
-        load_pairs([1, 2])
-
-
-def test_iter_tables_gives_every_column_back(tmp_path: Path) -> None:
-    columns = {"caption": [f"t{i}" for i in range(50)], "image": [png(i) for i in range(50)]}
-    columns |= {"extra": [{"a": i} for i in range(50)], "more": [[i] for i in range(50)]}
-    path = write(tmp_path / "in.parquet", columns, row_group_size=7)
-    pairs = load_pairs(path)
-    batches = list(iter_tables(pairs.source, batch_rows=8))
-    assert max(len(b) for b in batches) <= 8
-    assert pa.Table.from_batches(batches).equals(pq.read_table(path))
-    assert pa.Table.from_batches(iter_tables(load_pairs(path, limit=11).source)).num_rows == 11
-    assert next(iter_tables(pairs.source, columns=["more"])).schema.names == ["more"]
-    with pytest.raises(DataError, match="memory"):
-        next(iter_tables(pairs.select([0]).source))
+        assert_not_loaded(str(tmp_path), data)
+    assert_not_loaded("not of int", [1, 2])
 
 
 def test_batches_of_large_rows_are_small(tmp_path: Path) -> None:
@@ -215,8 +193,7 @@ def test_truth_columns_are_read_and_not_used(tmp_path: Path) -> None:
     lists = {"image": images, "captions": [["a", "b"], ["c"], []], "true_mismatch": [[False, True], [True], []]}
     pairs = load_pairs(write(path, lists | {"true_key": [["x", "y"], ["z"], []]}))
     assert pairs.true_mismatch_mask().tolist() == [False, True, True, None] and pairs.true_key == ["x", "y", "z", ""]
-    with pytest.raises(DataError, match=r"'true_mismatch' .*in\.parquet is string"):
-        load_pairs(write(path, flat | {"true_mismatch": ["False"] * 3}))
+    assert_not_loaded(r"'true_mismatch' .*in\.parquet is string", write(path, flat | {"true_mismatch": ["False"] * 3}))
 
 
 SCORE_NAMES = [
@@ -250,11 +227,9 @@ def test_a_column_name_that_occurs_twice(tmp_path: Path) -> None:
     columns = [pa.array(["a"]), pa.array(["b"]), pa.array([png(0)])]
     table = pa.Table.from_arrays(columns, ["caption", "caption", "image"])
     pq.write_table(table, tmp_path / "twice.parquet")
-    with pytest.raises(DataError, match=r"twice\.parquet has the column 'caption' more than once"):
-        load_pairs(tmp_path / "twice.parquet")
+    assert_not_loaded(r"twice\.parquet has the column 'caption' more than once", tmp_path / "twice.parquet")
     frame = pd.DataFrame([["a", "b", png(0)]], columns=["caption", "caption", "image"])
-    with pytest.raises(DataError, match="caption"):
-        load_pairs(frame)
+    assert_not_loaded("caption", frame)
 
 
 def test_of_names_that_differ_in_case_the_exact_one_or_the_fitting_one_is_taken(tmp_path: Path) -> None:
@@ -363,8 +338,7 @@ def test_every_flipped_bit_in_a_page_is_found_and_named(tmp_path: Path) -> None:
     raw = path.read_bytes()
     for at in range(200, len(raw) - 2000, 6007):
         path.write_bytes(raw[:at] + bytes([raw[at] ^ 16]) + raw[at + 1 :])
-        with pytest.raises(DataError, match=r"flipped\.parquet"):
-            load_pairs(path)
+        assert_not_loaded(r"flipped\.parquet", path)
     path.write_bytes(raw)
     assert len(load_pairs(path)) == 300
 
@@ -437,8 +411,7 @@ def test_a_directory_with_an_earlier_export(tmp_path: Path, named: bool) -> None
         return
     for text in ("{", "[]", '{"files": 3}', '{"files": {"a": 1}}'):  # of somebody else: nothing is left out
         manifest.write_text(text)
-        with pytest.raises(DataError, match="the files differ in column"):
-            load_pairs(folder)
+        assert_not_loaded("the files differ in column", folder)
 
 
 @pytest.mark.parametrize("rows", [1, 3, 5])
