@@ -249,6 +249,22 @@ def test_arrays_that_do_not_go_together(tmp_path: Path) -> None:
     assert_not_loaded("no column 'txt_emb'", tmp_path / "a.parquet", text_vectors="txt_emb")
 
 
+def test_several_arrays_on_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output_of: Callable[..., str]
+) -> None:
+    arrays(tmp_path)
+    pq.write_table(table().select(["uid"]), tmp_path / "rows.parquet")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    images = [f"image_{k}.npy" for k in (9, 10, 11)]
+    texts = ["--column", "text-vectors=text_0.npy", "--column", "text-vectors=text_1.npy"]
+    more = "--column captions=rows.parquet --method infonce --set epochs=1 --out run"
+    output_of("fit", *images, *texts, *more.split())
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    output_of("export", "../run", "--repaired", "out.parquet")
+    assert set(pq.read_table("out.parquet")["uid"].to_pylist()) <= set(table()["uid"].to_pylist())
+
+
 # -- Embedding folders as clip-retrieval leaves them ------------------------------------------------------------------
 
 

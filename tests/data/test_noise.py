@@ -260,6 +260,7 @@ def test_shift_of_images_whose_rows_are_apart_or_whose_captions_differ_in_number
     features = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
     pairs = Pairs.from_arrays([f"w{i}" for i in range(200)], features=features, image_index=np.tile(np.arange(40), 5))
     assert not inject_noise(pairs, 1.0, kind="shift:40", seed=0).moved.any()  # nobody is 40 images further on
+    assert not inject_noise(worded(2), 1.0, kind="shift:3").moved.any()
     noise = inject_noise(pairs, 1.0, kind="shift:39", seed=0)
     assert noise.mismatched.all()
     place, at = np.divmod(np.arange(200), 40)

@@ -247,9 +247,12 @@ def test_of_names_that_differ_in_case_the_exact_one_or_the_fitting_one_is_taken(
 
 def test_named_columns_go_before_the_usual_ones(tmp_path: Path) -> None:
     columns = {"caption": ["a"], "alt": ["b"], "image": [png(0)], "thumb": [png(1)], "key": ["k"], "sha": ["s"]}
-    path = write(tmp_path / "in.parquet", columns)
+    path = write(tmp_path / "in.parquet", columns | {"image_features": [[1.0, 2.0]]})
+    usual = load_pairs(path)
+    assert usual.images.kind == "features" and usual.images.read([0]) == [png(0)]  # vectors train, and pictures show
     pairs = load_pairs(path, image_column="thumb", text_column="alt", key_column="sha")
     assert pairs.captions == ["b"] and pairs.keys == ["s"] and pairs.images.read([0]) == [png(1)]
+    assert pairs.images.kind == "bytes"
 
 
 @pytest.mark.parametrize(
