@@ -147,26 +147,21 @@ def test_what_shard_writer_writes_is_read_by_braces_and_by_glob(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("kind", [tarfile.LNKTYPE, tarfile.SYMTYPE])
-def test_a_link_to_another_member_is_that_member(kind: bytes, tmp_path: Path) -> None:
-    path = write_tar(tmp_path / "a.tar", [("./x/0.jpg", JPG), ("./x/0.txt", b"a"), ("./y/1.txt", b"b")])
-    link = tarfile.TarInfo("./y/1.jpg")
-    link.type, link.linkname = kind, "./x/0.jpg" if kind == tarfile.LNKTYPE else "../x/0.jpg"
+def test_a_link_to_another_member_is_that_member_and_names_are_never_paths(kind: bytes, tmp_path: Path) -> None:
+    members = [("./x/0.jpg", JPG), ("./x/0.txt", b"a"), ("../../evil.jpg", PNG), ("../../evil.txt", b"c")]
+    path = write_tar(tmp_path / "a.tar", [*members, ("./y/1.txt", b"b"), ("z.txt", b"d")])
     with tarfile.open(path, "a") as tar:
-        tar.addfile(link)
-    pairs = load_pairs(path)
-    assert pairs.keys == ["x/0", "y/1"] and not pairs.reasons and pairs.images.read([0, 1]) == [JPG, JPG]
-
-
-def test_names_are_never_paths(tmp_path: Path) -> None:
-    link = tarfile.TarInfo("link.jpg")
-    link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
-    path = write_tar(tmp_path / "a.tar", [("../../evil.jpg", jpeg(0)), ("../../evil.txt", b"a")])
-    with tarfile.open(path, "a") as tar:
-        tar.addfile(link)
+        for name, to in (
+            ("./y/1.jpg", f"{'.' if kind == tarfile.LNKTYPE else '..'}/x/0.jpg"),
+            ("z.jpg", "/etc/passwd"),
+        ):
+            link = tarfile.TarInfo(name)
+            link.type, link.linkname = kind, to
+            tar.addfile(link)
     before = sorted(tmp_path.iterdir())
     pairs = load_pairs(path)
-    assert len(pairs) == 1 and pairs.images.read([0]) == [jpeg(0)]
-    assert sorted(tmp_path.iterdir()) == before
+    assert [key.lstrip("./") for key in pairs.keys] == ["x/0", "evil", "y/1", "z"] and list(pairs.reasons) == [3]
+    assert pairs.images.read([0, 1, 2, 3]) == [JPG, PNG, JPG, None] and sorted(tmp_path.iterdir()) == before
 
 
 def test_a_tar_that_is_cut_short_or_damaged_is_named(tmp_path: Path) -> None:
@@ -176,10 +171,12 @@ def test_a_tar_that_is_cut_short_or_damaged_is_named(tmp_path: Path) -> None:
     damaged[1024 + 150] ^= 0xFF
     for content, words in (
         (whole[:1024], "cut short: it ends at byte 1024"), (whole[:700], r"a\.tar"), (whole[:3000], r"a\.tar"),
-        (damaged, "damaged: there is no member at byte 1024"),
+        (damaged, "damaged: there is no member at byte 1024"), (b"<html>" * 200, r"a\.tar cannot be read as a tar"),
+        (gzip.compress(bytes(10_240)), "compressed; unpack it"),
     ):  # fmt: skip
         path.write_bytes(content)
         assert_not_loaded(words, path)
+    assert_not_loaded("compressed; unpack it", path.rename(tmp_path / "b.tar.gz"))
 
 
 def test_a_name_that_occurs_twice(tmp_path: Path) -> None:
@@ -204,15 +201,6 @@ def test_the_headers_of_sparse_files(name: str, tmp_path: Path) -> None:
             pairs = load_pairs(tmp_path / "a.tar")
             assert len(pairs) == 2 and 0 not in pairs.reasons
             assert 1 in pairs.reasons or pairs.images.read([1]) == [jpeg(1)]
-
-
-def test_what_is_no_tar(tmp_path: Path) -> None:
-    for name, content, words in (
-        ("b.tar.gz", gzip.compress(bytes(10_240)), "compressed; unpack it"),
-        ("a.tar", b"<html>" * 200, r"a\.tar cannot be read as a tar"),
-    ):
-        (tmp_path / name).write_bytes(content)
-        assert_not_loaded(words, tmp_path / name)
 
 
 def test_random_bytes_never_crash(tmp_path: Path) -> None:
