@@ -65,6 +65,7 @@ def test_every_kind_of_object_is_the_same_corpus(dataset: datasets.Dataset) -> N
     ("data", "options", "said"),
     [
         ({}, {}, "holds no row"),
+        ([], {}, "holds no row"),
         ([(coloured(0), "a")], {}, "a list of dicts, one for each pair, .*, not of tuple"),
         ({"text": ["a"]}, {}, r"the dict has no column of images or vectors; name one with image_column \("),
         (pd.DataFrame({"image": [b"x"]}), {}, "the DataFrame has no column of captions; name one with text_column"),

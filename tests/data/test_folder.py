@@ -188,6 +188,7 @@ NFC, NFD = (unicodedata.normalize(form, "café") for form in ("NFC", "NFD"))
         ({"a.jpg": JPG, "a.png": JPG, "a.txt": "one"}, {"a.jpg": "one", "a.png": "one"}),
         ({"a.jpg": JPG, "a.txt": "", "a.json": '{"caption": "one"}'}, {"a": "one"}),
         ({"a.jpg": JPG, "a.json": '{"text": "one", "uid": "x"}', "c.json": "[]"}, {"a": "one"}),
+        ({"a.jpg": JPG, "a.json": '{"caption": null, "text": ["one"]}'}, {"a": "one"}),
         ({"a.jpg": JPG, "a.txt": "one".encode("utf-16")}, {"a": "one"}),
         ({f"{NFC}.jpg": JPG, f"{NFD}.txt": "one"}, {NFC: "one"}),
         ({"a.jpg": JPG, "a.png": JPG, "a.jpg.txt": "one", "a.png.txt": "two"}, {"a.jpg": "one", "a.png": "two"}),

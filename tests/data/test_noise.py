@@ -396,6 +396,7 @@ def test_names() -> None:
 
 def test_what_does_not_go_together() -> None:
     for given_as, error, words in (
+        ({"rate": -0.1}, ConfigError, r"\[0, 1\]"),
         ({"rate": float("nan")}, ConfigError, r"\[0, 1\]"),
         ({"per": "row"}, ConfigError, "'row'"),
         ({"kind": "shift", "per": "image"}, ConfigError, "leave per out"),

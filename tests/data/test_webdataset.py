@@ -108,6 +108,8 @@ JPG, PNG = jpeg(0), jpeg(1, "PNG")
         ({"a.image.jpg": JPG, "a.mask.png": PNG, "a.caption.txt": b"one"}, [], "has several images"),
         ({"a.image.jpg": JPG, "a.caption.txt": b"one"}, ["one"], ""),
         ({"a.jpg": JPG, "a.left.jpg": JPG, "a.text": b"one"}, ["one"], ""),
+        ({"a.jpg": JPG, "a.PNG": PNG, "a.txt": b"one"}, [], "has several images"),
+        ({"a.jpg": JPG, "a.txt": b"one", "a.caption": b"two"}, [], "has several captions"),
         ({"a.jpg": JPG, "a.en.txt": b"one", "a.de.txt": b"eins"}, [], "has several captions"),
         ({"a.jpg": JPG, "a.txt": b" \n", "a.json": b'{"caption": "one"}'}, ["one"], ""),
         ({"a.jpg": JPG, "a.json": b'{"caption": ["one", "two", 3]}'}, ["one", "two"], "is 3, not text"),
