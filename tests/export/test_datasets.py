@@ -5,32 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import datasets
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cleanpairs.core.errors import ConfigError, DataError
-from cleanpairs.data import load_pairs, read_image
+from cleanpairs.core.errors import DataError
+from cleanpairs.data import load_pairs
 from cleanpairs.export import datasets_format, export_pairs, restore_export
-from cleanpairs.export.datasets_format import features_of
 from cleanpairs.export.formats import FORMATS
-
-
-def test_load_from_disk_decodes_the_images(make_pairs: Any, make_plan: Any, mixed: Any, tmp_path: Path) -> None:
-    pairs = make_pairs(7)
-    originals = pairs.images.read(range(7))
-    out = tmp_path / "ds"
-    summary = export_pairs(pairs, make_plan(pairs, mixed), out, format="datasets")
-    assert (summary.rows, summary.format) == (6, "datasets")
-    found = datasets.load_from_disk(str(out))
-    assert isinstance(found, datasets.Dataset) and len(found) == 6
-    assert isinstance(found.features["image"], datasets.Image)
-    assert found["caption"][:] == ["text 0", "text 2", "text 2", "text 4", "text 5", "text 6"]
-    assert found["action"][:2] == ["keep", "rematch_text"]
-    for row, i in zip(found, (0, 1, 3, 4, 5, 6), strict=True):
-        assert np.array_equal(np.asarray(row["image"]), np.asarray(read_image(originals[i])))
-    assert found.filter(lambda c: c == "text 2", input_columns="caption").num_rows == 2
 
 
 def test_several_files(make_pairs: Any, make_plan: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,10 +107,3 @@ def test_a_damaged_file_is_not_restored(make_pairs: Any, make_plan: Any, tmp_pat
     (out / "state.json").write_text("{}")
     with pytest.raises(DataError, match="read for its data files"):
         FORMATS.load("datasets").count(out)
-
-
-def test_a_type_that_datasets_does_not_know() -> None:
-    months = pa.array([(1, 2, 3)] * 2, pa.month_day_nano_interval())
-    schema = pa.table({"caption": ["a", "b"], "odd": months}).schema
-    with pytest.raises(ConfigError, match=r"'odd'.*Parquet"):
-        features_of(schema)

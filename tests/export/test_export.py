@@ -1,6 +1,5 @@
 """Export: every pair in the ledger once, lists of captions, donors' images, and nothing half-written."""
 
-import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -85,20 +84,6 @@ def test_every_kind_of_decision(flat: Pairs, mixed: RepairPlan, tmp_path: Path) 
     assert lines[1]["new_caption"] == "text 3" and lines[1]["source_pair_id"] == 3
     assert lines[2]["new_caption"] is None and lines[2]["source_key"] == "k11"
     assert (tmp_path / "in.parquet").read_bytes() == before
-
-
-def test_the_manifest_describes_the_files(flat: Pairs, mixed: RepairPlan, tmp_path: Path) -> None:
-    summary = export_pairs(flat, mixed, tmp_path / "out.parquet", dropped=tmp_path / "gone" / "out.parquet")
-    manifest = json.loads((tmp_path / "out.parquet.manifest.json").read_text())
-    roles = {"out.parquet": "out", "out.parquet.ledger.parquet": "ledger", "gone/out.parquet": "dropped"}
-    assert {name: entry["role"] for name, entry in manifest["files"].items()} == roles
-    for name, entry in manifest["files"].items():
-        data = (tmp_path / name).read_bytes()
-        assert entry["sha256"] == hashlib.sha256(data).hexdigest() and entry["bytes"] == len(data)
-        assert entry["rows"] == pq.read_metadata(tmp_path / name).num_rows
-    assert manifest["counts"]["kept"] == summary.kept and manifest["threshold"] == 0.1
-    assert manifest["fingerprint"] == flat.source.fingerprint and manifest["versions"]["pyarrow"] == pa.__version__
-    assert summary.files["manifest"] == tmp_path / "out.parquet.manifest.json"
 
 
 @pytest.mark.parametrize("spelled", [False, True])

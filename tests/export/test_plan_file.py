@@ -182,23 +182,6 @@ def test_parts_of_another_format_are_not_gone_on_from(tmp_path: Path) -> None:
         export_pairs(pairs, plan_of(pairs), tmp_path / "out", format="parquet", engine=InParts())
 
 
-def test_edited_plans_are_followed_as_in_memory(tmp_path: Path) -> None:
-    def edit(lines: dict[str, list[Any]]) -> None:
-        texts = [i for i, a in enumerate(lines["action"]) if a == "rematch_text"]
-        lines["donor_pair_id"][texts[0]] = 1 if texts[0] != 1 else 2  # another donor: scores are void
-        lines["action"][texts[1]] = "keep"  # taken back, the donor still stands there
-        lines["action"][texts[2]] = "drop"
-        lines["action"][texts[3]] = "rematch_image"  # of the same donor
-        mine = lines["action"].index("keep")
-        lines["action"][mine], lines["donor_pair_id"][mine] = "rematch_text", texts[3]  # its caption stands there
-
-    plan = as_edited(write_plan(tmp_path / "plan.parquet", write_input(tmp_path / "in.parquet", 61), edit=edit))
-    assert PlanFile.open(plan) is None
-    wanted, at = in_memory(plan, tmp_path), files(tmp_path, "edited")
-    export_plan(plan, **at)
-    assert all(pq.read_table(at[role]).equals(wanted[role]) for role in ROLES)
-
-
 @pytest.mark.parametrize(
     ("column", "value", "says"),
     [
@@ -242,14 +225,3 @@ def test_an_input_that_changes_meanwhile_is_noticed(tmp_path: Path, monkeypatch:
     with pytest.raises(DataError, match="has changed"):
         export_plan(plan, tmp_path / "out.parquet")
     assert not (tmp_path / "out.parquet").exists()
-
-
-def test_what_does_not_stream_is_exported_in_memory(tmp_path: Path) -> None:
-    data = write_input(tmp_path / "in.parquet", 9, true_mismatch=[False] * 9, true_key=[f"k{i}" for i in range(9)])
-    plan, source = write_plan(tmp_path / "plan.parquet", data), open_source(data)
-    assert not Export(source, tmp_path / "out.parquet", ExportSettings()).streams
-    assert export_plan(plan, tmp_path / "out.parquet").pairs == 9
-    RepairPlan.load(plan).save(tmp_path / "plan.csv")
-    assert PlanFile.open(tmp_path / "plan.csv") is None
-    export_plan(tmp_path / "plan.csv", tmp_path / "same.parquet")
-    assert pq.read_table(tmp_path / "same.parquet").equals(pq.read_table(tmp_path / "out.parquet"))

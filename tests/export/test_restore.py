@@ -51,13 +51,6 @@ def as_datasets() -> pa.Table:
     return pa.table({"image": images, "caption": columns(N)["caption"]}).replace_schema_metadata(note)
 
 
-def as_pandas() -> pa.Table:
-    import pandas as pd
-
-    frame = pd.DataFrame({"caption": pd.Categorical([f"text {i % 5}" for i in range(N)]), "image": columns(N)["image"]})
-    return pa.Table.from_pandas(frame.set_index(np.arange(N) + 100))
-
-
 def with_features(regions: int = 1) -> pa.Table:
     kind: Any = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(N * 4 * regions, dtype=np.float32)), 4)
     if regions > 1:
@@ -78,8 +71,9 @@ def not_utf8() -> pa.Table:
 
 
 def many_types() -> pa.Table:
+    made = columns(N, caption=pa.array([f"text {i % 5}" for i in range(N)]).dictionary_encode())
     return pa.table(
-        columns(N)
+        made
         | {
             "when": pa.array(np.arange(N), pa.timestamp("ns", "UTC")),
             "price": pa.array([None] * N, pa.decimal128(7, 2)),
@@ -95,8 +89,10 @@ def many_types() -> pa.Table:
 
 def views_and_extensions() -> pa.Table:
     text, uuid = [f"text {i}" for i in range(N)], pa.array([bytes([i]) * 16 for i in range(N)], pa.binary(16))
-    kinds = {"uuid": uuid.cast(pa.uuid()), "json": pa.array(["[]"] * N).cast(pa.json_()), "view": pa.array(text)}
-    kinds["view"] = kinds["view"].cast(pa.string_view())
+    kinds = {"uuid": uuid.cast(pa.uuid()), "json": pa.array(["[]"] * N).cast(pa.json_())}
+    kinds["view"] = pa.array(text).cast(pa.string_view())
+    tensors = pa.array([[i, 1.0] for i in range(N)], pa.list_(pa.float32(), 2))
+    kinds["tensor"] = pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(pa.float32(), [2]), tensors)
     inside = {f"{name} inside": pa.ListArray.from_arrays(range(N + 1), column) for name, column in kinds.items()}
     return pa.table(columns(N, **kinds, **inside))
 
@@ -130,23 +126,9 @@ def strict_inside() -> pa.Table:
     return pa.table(made)
 
 
-def with_truth() -> pa.Table:
-    wrong = [None if i == 2 else i % 3 == 0 for i in range(N)]
-    return pa.table(
-        columns(N, true_mismatch=wrong, true_key=[f"k{(i + 1) % N}" if w else None for i, w in enumerate(wrong)])
-    )
-
-
-def truth_of_lists() -> pa.Table:
-    captions = [[f"{i} a", f"{i} b"] for i in range(N)]
-    truth = {"true_mismatch": [[False, True]] * N, "true_key": [[f"k{i}", "k0"] for i in range(N)]}
-    return pa.table(columns(N, caption=captions, **truth))
-
-
 INPUTS: dict[str, Callable[[], pa.Table]] = {
     "strings": lambda: pa.table(columns(N)),
     "duplicates": lambda: pa.table(columns(N, caption=["same"] * N, image=[png(1)] * N, key=["k"] * N)),
-    "one row": lambda: pa.table(columns(1)),
     "missing": with_missing,
     "not utf-8": not_utf8,
     "lists": lambda: pa.table(columns(N, caption=lists())),
@@ -157,15 +139,12 @@ INPUTS: dict[str, Callable[[], pa.Table]] = {
     "vectors": with_features,
     "regions": lambda: with_features(3),
     "datasets": as_datasets,
-    "pandas": as_pandas,
     "names that give way": lambda: pa.table(columns(N, action=["a"] * N, action_input=[1] * N, source_key=["b"] * N)),
     "names of the ledger": lambda: pa.table(columns(N, row=[5] * N, original_row=["a"] * N, out_row=[None] * N)),
     "many types": many_types,
     "views and extensions": views_and_extensions,
     "not null": strict,
     "not null inside": strict_inside,
-    "truth": with_truth,
-    "truth of lists": truth_of_lists,
 }
 
 
