@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -57,33 +58,24 @@ def works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, squares_source: str) 
     del sys.modules["squares_for_workers"]
 
 
-def test_what_is_finished_is_not_done_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("harm", ["failed", "killed", "gone", "cut", "changed"])
+def test_what_is_damaged_is_done_again_and_what_is_finished_is_not(tmp_path: Path, harm: str) -> None:
     folder = tmp_path / "job"
-    with pytest.raises(DataError, match="this one fails"):
-        run_partitions(Squares(fails=2), PARTITIONS, folder, job="a", engine=LOCAL)
-    assert not (folder / "part-000002").exists()  # nothing half-written
-    again = Squares()
-    done = run_partitions(again, PARTITIONS, folder, job="a", engine=LOCAL)
-    assert again.done == [2, 3, 4] and [f.number for f in done] == [0, 1, 2, 3, 4]
-    assert text(folder) == WHOLE
-
-
-@pytest.mark.parametrize("harm", ["killed", "gone", "cut", "changed"])
-def test_what_is_damaged_is_done_again(tmp_path: Path, harm: str) -> None:
-    folder = tmp_path / "job"
-    run_partitions(Squares(), PARTITIONS, folder, job="a", engine=LOCAL)
-    manifest = folder / MANIFEST
-    if harm == "killed":  # between the output and its line
+    with pytest.raises(DataError, match="this one fails") if harm == "failed" else nullcontext():
+        run_partitions(Squares(fails=4 if harm == "failed" else -1), PARTITIONS, folder, job="a", engine=LOCAL)
+    manifest, part = folder / MANIFEST, folder / "part-000004"
+    if harm == "failed":
+        assert not part.exists()  # nothing half-written
+    elif harm == "killed":  # between the output and its line
         listed = json.loads(read_cached(manifest) or b"")
         write_cached(manifest, json.dumps(listed | {"done": listed["done"][:4]}).encode())
     elif harm == "gone":
-        (folder / "part-000004").unlink()
+        part.unlink()
     else:
-        part = folder / "part-000004"
         part.write_text(part.read_text()[:-1] + "7" * (harm == "changed"))
     again = Squares()
-    run_partitions(again, PARTITIONS, folder, job="a", engine=LOCAL)
-    assert again.done == [4]
+    done = run_partitions(again, PARTITIONS, folder, job="a", engine=LOCAL)
+    assert again.done == [4] and [f.number for f in done] == [0, 1, 2, 3, 4]
     assert text(folder) == WHOLE
     last = Squares()
     run_partitions(last, PARTITIONS, folder, job="a", engine=LOCAL)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cleanpairs.engine import Partition, plan_partitions
+from cleanpairs.engine import plan_partitions
 
 
 @given(st.lists(st.integers(0, 60), max_size=30), st.integers(1, 25), st.data())
@@ -14,7 +14,3 @@ def test_every_row_is_in_one_partition(groups: list[int], target: int, data: st.
     assert [r for p in cut for r in range(p.first, p.first + p.rows)] == list(range(rows))
     assert all(p.rows >= 1 for p in cut)
     assert all(p.rows < 3 * target + 1 for p in cut)
-
-
-def test_names_sort_as_numbers_do() -> None:
-    assert Partition(7, 0, 1).name < Partition(10, 0, 1).name == "part-000010"

@@ -27,7 +27,18 @@ def test_a_card_of_every_format(name: str, make_pairs: Any, make_plan: Any, mixe
     out = tmp_path / named("photos", name)
     card = out / "README.md" if name in ("webdataset", "datasets", "lance") else tmp_path / "card.md"
     given = None if card.parent == out else card
-    summary = export_pairs(pairs, make_plan(pairs, mixed), out, format=name, card=given, about=FACTS)
+    dropped = tmp_path / "gone.parquet"
+    summary = export_pairs(pairs, make_plan(pairs, mixed), out, format=name, card=given, about=FACTS, dropped=dropped)
+    made = FORMATS.load(name)
+    assert summary.rows == made.count(out) == (4 if made.selection else 6)
+    assert summary.kept + summary.repaired + summary.dropped == summary.pairs == 7
+    assert out.is_dir() == made.directory == (out / "README.md").exists()
+    manifest = json.loads(out.with_name(out.name + ".manifest.json").read_text())
+    assert manifest["format"] == name and manifest["counts"]["pairs"] == 7
+    there = {
+        p for p in tmp_path.rglob("*") if p.is_file() and not {"cache", "data"} & set(p.relative_to(tmp_path).parts)
+    }
+    assert there - {tmp_path / path for path in manifest["files"]} == {out.with_name(out.name + ".manifest.json")}
     text = card.read_text()
     loaded = DatasetCard(text)
     assert loaded.data.license == "cc-by-4.0" and loaded.data.size_categories == "n<1K"

@@ -1,6 +1,5 @@
 """Which format a path asks for, outputs that would be in each other's way, and every format's promises."""
 
-import json
 import subprocess
 import sys
 from collections import Counter
@@ -75,25 +74,6 @@ def test_outputs_in_each_others_way(make_pairs: Any, make_plan: Any, tmp_path: P
     with pytest.raises(ConfigError, match="would both be"):
         export_pairs(pairs, plan, tmp_path / "out.parquet", card=tmp_path / "out.parquet")
     assert [p.name for p in tmp_path.iterdir() if p.name not in ("cache", "data")] == []
-
-
-@pytest.mark.parametrize("name", list(FORMATS))
-def test_every_format_keeps_its_books(name: str, make_pairs: Any, make_plan: Any, tmp_path: Path) -> None:
-    pairs = make_pairs(6, struct=True)
-    plan = make_plan(pairs, ["keep", "drop", "keep", "keep", "rematch_text", "drop"])
-    out = tmp_path / named("out", name)
-    summary = export_pairs(pairs, plan, out, format=name, dropped=tmp_path / "gone.parquet")
-    made = FORMATS.load(name)
-    assert summary.rows == made.count(out) == (3 if made.selection else 4)
-    assert summary.kept + summary.rematched_text + summary.dropped == summary.pairs == 6
-    assert out.is_dir() == made.directory == (out / "README.md").exists()
-    manifest = json.loads(out.with_name(out.name + ".manifest.json").read_text())
-    assert manifest["format"] == name and manifest["counts"]["pairs"] == 6
-    described = {tmp_path / path for path in manifest["files"]}
-    there = {
-        p for p in tmp_path.rglob("*") if p.is_file() and not {"cache", "data"} & set(p.relative_to(tmp_path).parts)
-    }
-    assert there - described == {out.with_name(out.name + ".manifest.json")}
 
 
 @pytest.mark.parametrize("n", [0, 1, 2])

@@ -335,14 +335,6 @@ def test_a_ledger_of_one_name_in_another_folder_is_found(exported: Path, tmp_pat
     assert restore_export(tmp_path / "a" / "o.parquet", tmp_path / "back.parquet").rows == N
 
 
-@pytest.mark.parametrize("name", ["out.parquet", "out.parquet.ledger.parquet"])
-def test_a_file_edited_since_is_not_undone(exported: Path, tmp_path: Path, name: str) -> None:
-    file = write_table(tmp_path / name, pq.read_table(tmp_path / name).slice(1))
-    with pytest.raises(DataError, match="edited after the export") as caught:
-        restore_export(exported, tmp_path / "back.parquet")
-    assert str(file) in str(caught.value) and not (tmp_path / "back.parquet").exists()
-
-
 def test_what_cannot_be_opened(exported: Path, tmp_path: Path) -> None:
     back, manifest = tmp_path / "back.parquet", tmp_path / "out.parquet.manifest.json"
     with pytest.raises(DataError, match="there is no file"):

@@ -26,19 +26,10 @@ def no_screen() -> Iterator[None]:
     plt.switch_backend(before)
 
 
-def modes(n: int = 2_000) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(0)
-    wrong = rng.random(n) < 0.4
-    return np.where(wrong, rng.beta(0.5, 9, n), rng.beta(6, 2, n)), wrong
-
-
-def pictures(n: int) -> Pairs:
-    images = [picture(i) for i in range(n)]
-    return Pairs.from_arrays([f"caption {i} for 5$ or $x^2" for i in range(n)], images=images)
-
-
 def test_bars_hold_every_scored_pair_once_and_the_line_is_the_threshold() -> None:
-    y, wrong = modes()
+    rng = np.random.default_rng(0)
+    wrong = rng.random(2_000) < 0.4
+    y = np.where(wrong, rng.beta(0.5, 9, 2_000), rng.beta(6, 2, 2_000))
     with_gaps = np.concatenate([y, [np.nan, np.nan]])
     ax = plot_scores(with_gaps, 0.25)
     assert sum(p.get_height() for p in ax.patches) == len(y)
@@ -82,7 +73,11 @@ def test_which_pairs(which: str, ids: list[int]) -> None:
 
 
 def test_pairs_are_drawn_with_caption_and_score() -> None:
-    pairs, y = pictures(6), np.array([0.9, 0.1, 0.8, 0.2, 0.7, 0.3])
+    captions = [f"caption {i} for 5$ or $x^2" for i in range(6)]
+    pairs, y = (
+        Pairs.from_arrays(captions, images=[picture(i) for i in range(6)]),
+        np.array([0.9, 0.1, 0.8, 0.2, 0.7, 0.3]),
+    )
     axes = plot_pairs(pairs, y, 0.5, count=5)
     assert [ax.get_title(loc="left") for ax in axes] == [
         "0.100, flagged", "0.200, flagged", "0.300, flagged", "0.700, kept", "0.800, kept",

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pytest
 
 from cleanpairs.core.plain import percent
 from cleanpairs.correspondence.calibration import Calibration, calibrate, positions
@@ -80,6 +79,9 @@ def test_repairs_count_with_their_probability() -> None:
     )
     made = plan(pairs, y, 100, None)  # nobody knows the probability of these
     assert told(y, made, pairs, {}, found)["kept and repaired"] == "undetermined"
+    said = told(y, made, pairs, {"noise_rate": None}, None)
+    assert said["sentence"].startswith("The scores do not show how many pairs are mismatched")
+    assert {share for _, share in said["shares"]} == {"undetermined"} and len(said["shares"]) == 3
 
 
 def test_the_truth_of_repairs_is_that_of_their_donors() -> None:
@@ -99,13 +101,3 @@ def test_another_truth_than_that_of_the_data_is_not_mixed_with_it() -> None:
     said = told(y, plan(pairs, y, 100, 0.75), pairs, {}, found, given)
     assert said["input"] == percent(given.mean()) and said["kept"] == percent(given[y >= 0.5].mean())
     assert said["kept and repaired"] == "undetermined"
-
-
-@pytest.mark.parametrize("result", [{}, {"noise_rate": None}])
-def test_undetermined(result: dict[str, None]) -> None:
-    y, *_ = scored()
-    pairs = corpus()
-    made = plan(pairs, y, 0, None)
-    said = told(y, made, pairs, result, None)
-    assert said["sentence"].startswith("The scores do not show how many pairs are mismatched")
-    assert dict(said["shares"]) == {"input": "undetermined", "kept": "undetermined"}
