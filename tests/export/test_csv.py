@@ -44,9 +44,7 @@ def test_a_folder_is_exported_as_it_came(make_plan: Any, mixed: Any, tmp_path: P
 
 @pytest.mark.parametrize("struct", [False, True])
 @pytest.mark.parametrize("name", ["parquet", "datasets", "csv", "webdataset", "uids"])
-def test_where_paths_lead_is_said_if_they_are_all_that_is_written(
-    name: str, struct: bool, make_plan: Any, tmp_path: Path
-) -> None:
+def test_where_lone_paths_lead_is_said(name: str, struct: bool, make_plan: Any, tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
     (folder / "a b.png").write_bytes(picture(0))

@@ -120,7 +120,7 @@ def test_scores_along_lists_of_captions(make_pairs: Make, make_plan: Plan, tmp_p
 
 
 @pytest.mark.parametrize(("lists", "explode"), [(False, False), (True, False), (True, True)])
-def test_plausible_repairs_are_weighted_for_training(
+def test_plausible_repairs_are_weighted(
     make_pairs: Make, make_plan: Plan, tmp_path: Path, lists: bool, explode: bool
 ) -> None:
     pairs = make_pairs(8, lists=lists)

@@ -87,9 +87,7 @@ def test_few_rows(name: str, n: int, make_pairs: Any, make_plan: Any, tmp_path: 
 
 
 @pytest.mark.parametrize("name", ["webdataset", "datasets", "lance"])
-def test_a_directory_of_somebody_else_is_not_replaced(
-    name: str, make_pairs: Any, make_plan: Any, tmp_path: Path
-) -> None:
+def test_a_directory_of_somebody_else(name: str, make_pairs: Any, make_plan: Any, tmp_path: Path) -> None:
     pairs = make_pairs(2)
     plan = make_plan(pairs)
     out = tmp_path / "photos"
@@ -112,9 +110,7 @@ def test_a_directory_of_somebody_else_is_not_replaced(
 
 
 @pytest.mark.parametrize("name", ["webdataset", "datasets", "lance"])
-def test_our_readers_read_it_and_it_exports_again(
-    name: str, make_pairs: Any, make_plan: Any, mixed: Any, tmp_path: Path
-) -> None:
+def test_what_is_read_exports_again(name: str, make_pairs: Any, make_plan: Any, mixed: Any, tmp_path: Path) -> None:
     pairs = make_pairs(7, struct=True)
     export_pairs(pairs, make_plan(pairs, mixed), tmp_path / "once", format=name)
     export_pairs(pairs, make_plan(pairs, mixed), tmp_path / "once.parquet")
@@ -178,9 +174,7 @@ def test_a_write_that_fails_leaves_every_old_output(make_pairs: Any, make_plan: 
 
 
 @pytest.mark.parametrize("name", [name for name in FORMATS if name != "csv"])
-def test_extension_types_are_written_as_what_they_are_stored_as(
-    name: str, make_pairs: Any, make_plan: Any, tmp_path: Path
-) -> None:
+def test_extension_types_are_written_as_stored(name: str, make_pairs: Any, make_plan: Any, tmp_path: Path) -> None:
     stored = pa.array([f'{{"a": {k}}}' for k in range(6)])
     column = pa.ExtensionArray.from_storage(pa.json_(pa.utf8()), stored)
     pairs = make_pairs(6, odd=column, nested=pa.ListArray.from_arrays(range(7), column))

@@ -53,9 +53,8 @@ ODD: dict[str, tuple[str, Any]] = {  # name of a column -> formats that refuse i
 
 @pytest.mark.parametrize("name", ODD)
 @pytest.mark.parametrize("format", ["parquet", "datasets"])
-def test_an_odd_column_comes_back_or_is_refused_by_name(
-    make_pairs: Any, make_plan: Any, tmp_path: Path, format: str, name: str
-) -> None:
+def test_an_odd_column(make_pairs: Any, make_plan: Any, tmp_path: Path, format: str, name: str) -> None:
+    """It comes back, or is refused by name."""
     refusing, column = ODD[name]
     pairs, out = make_pairs(6, struct=True, **{name: column}), tmp_path / "out"
     plan = make_plan(pairs, ["keep", "rematch_text", "rematch_image", "drop", "keep", "keep"])

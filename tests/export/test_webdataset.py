@@ -27,9 +27,7 @@ def samples(folder: Path) -> list[dict[str, Any]]:
     return list(webdataset.WebDataset(urls, shardshuffle=False))
 
 
-def test_webdataset_reads_what_was_kept_and_repaired(
-    make_pairs: Any, make_plan: Any, mixed: Any, tmp_path: Path
-) -> None:
+def test_webdataset_reads_what_was_written(make_pairs: Any, make_plan: Any, mixed: Any, tmp_path: Path) -> None:
     pairs = make_pairs(7, struct=True)
     originals = pairs.images.read(range(7))
     out = tmp_path / "shards"
@@ -76,9 +74,7 @@ def test_keys_are_safe_names_and_new_in_their_shard(make_pairs: Any, make_plan: 
         assert all(m.isfile() and (tmp_path / m.name).resolve().parent == tmp_path for m in tar.getmembers())
 
 
-def test_many_samples_of_one_key_are_named_at_once(
-    make_pairs: Any, make_plan: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_samples_of_one_key(make_pairs: Any, make_plan: Any, tmp_path: Path, monkeypatch: Any) -> None:
     asked: list[Any] = []
 
     class Counting(set[str]):
@@ -112,12 +108,8 @@ def test_values_that_json_does_not_have(make_pairs: Any, make_plan: Any, tmp_pat
     out = tmp_path / "shards"
     export_pairs(pairs, make_plan(pairs), out, format="webdataset")
     told = json.loads(samples(out)[0]["json"])
-    assert (
-        told["nan"] is told["year"] is None
-        and told["blob"] == "AP8="
-        and told["day"] == "2024-02-29"
-        and told["price"] == "1.50"
-    )
+    assert told["nan"] is told["year"] is None
+    assert [told[name] for name in ("blob", "day", "price")] == ["AP8=", "2024-02-29", "1.50"]
     assert told["nested"] == [{"a": [1, None]}] and told["text"] == "\u2028 <script> \U0001f600"
     assert pq.read_table(out / "00000.parquet")["blob"].to_pylist() == [b"\x00\xff"]
 
@@ -167,9 +159,7 @@ def test_inputs_that_have_no_samples(make_pairs: Any, make_plan: Any, tmp_path: 
         export_pairs(vectors, make_plan(vectors), tmp_path / "shards", format="webdataset")
 
 
-def test_a_lost_sample_is_noticed(
-    make_pairs: Any, make_plan: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lost_sample_is_noticed(make_pairs: Any, make_plan: Any, tmp_path: Path, monkeypatch: Any) -> None:
     pairs = make_pairs(3)
     whole = tarfile.TarFile.addfile
 

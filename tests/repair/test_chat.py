@@ -89,9 +89,7 @@ def test_a_batch_is_asked_answered_in_parts_and_completed(tmp_path: Path) -> Non
         (lambda r: answered({**r, "custom_id": "somebody else's"}, completion("a dog")), "unknown ids"),
     ],
 )
-def test_what_is_no_caption_is_counted_and_named(
-    line: Callable[[dict[str, Any]], str], kind: str, tmp_path: Path
-) -> None:
+def test_what_is_no_caption_is_counted_and_named(line: Callable[[Any], str], kind: str, tmp_path: Path) -> None:
     pairs, plan = corpus()
     asked, answers = tmp_path / "requests.jsonl", tmp_path / "answers.jsonl"
     recaption(pairs, plan, ChatWriter(ChatSettings(model="m"), requests=asked), by_colour)

@@ -150,20 +150,6 @@ def test_what_cannot_be() -> None:
             recaption(pairs, plan, Namer(), by_colour, **wrong)  # type: ignore[arg-type]
 
 
-def test_saved_edited_and_read_again(tmp_path: Path) -> None:
-    """A model's caption stays; a person's own comes in by the same action."""
-    pairs, plan = corpus()
-    path = tmp_path / "plan.csv"
-    recaption(pairs, plan, Namer(), by_colour).save(path)
-    text = path.read_text(encoding="utf-8")
-    old = f'7,"{pairs.keys[7]}","keep",0.1,,,"purple"'
-    assert text.count(old) == 1
-    path.write_text(text.replace(old, f'7,"{pairs.keys[7]}","recaption",0.1,,,"what I see"'), encoding="utf-8")
-    table = RepairPlan.load(path).table.to_pylist()
-    assert table[0]["caption"] == "a red square of 8" and table[0]["repair_score"] == 1
-    assert table[7]["caption"] == "what I see"
-
-
 def test_a_fitted_model_judges_a_captioning_model(tmp_path: Path) -> None:
     """The whole way, with a tiny ViT and text decoder from disk; it knows nothing, so little of it is used."""
     (tmp_path / "model").mkdir()

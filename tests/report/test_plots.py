@@ -74,10 +74,8 @@ def test_which_pairs(which: str, ids: list[int]) -> None:
 
 def test_pairs_are_drawn_with_caption_and_score() -> None:
     captions = [f"caption {i} for 5$ or $x^2" for i in range(6)]
-    pairs, y = (
-        Pairs.from_arrays(captions, images=[picture(i) for i in range(6)]),
-        np.array([0.9, 0.1, 0.8, 0.2, 0.7, 0.3]),
-    )
+    pairs = Pairs.from_arrays(captions, images=[picture(i) for i in range(6)])
+    y = np.array([0.9, 0.1, 0.8, 0.2, 0.7, 0.3])
     axes = plot_pairs(pairs, y, 0.5, count=5)
     assert [ax.get_title(loc="left") for ax in axes] == [
         "0.100, flagged", "0.200, flagged", "0.300, flagged", "0.700, kept", "0.800, kept",

@@ -91,21 +91,6 @@ def export_images(folder: Path, format: str) -> Path:
     return folder / "out"
 
 
-@pytest.mark.parametrize("role", ["out.parquet", "out.parquet.ledger.parquet", "dropped.parquet"])
-def test_every_flipped_byte_of_every_file_is_found(tmp_path: Path, role: str) -> None:
-    out = export(tmp_path)
-    path = tmp_path / role
-    whole = path.read_bytes()
-    places = np.linspace(0, len(whole) - 1, 23).astype(int)
-    for at in places.tolist():
-        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :])
-        found = verify_path(out)
-        assert not found.ok and all(role in p.file for p in found.problems), (at, said(found))
-        assert "SHA-256" in said(found)
-    path.write_bytes(whole)
-    assert verify_path(out).ok
-
-
 def test_a_damaged_page_is_named_by_row_group_and_column(tmp_path: Path) -> None:
     out = export(tmp_path)
     path = tmp_path / "out.parquet"
@@ -116,7 +101,9 @@ def test_a_damaged_page_is_named_by_row_group_and_column(tmp_path: Path) -> None
     whole[start + 100] ^= 0xFF  # in the dictionary page, behind its header
     path.write_bytes(whole)
     for file in (out, shutil.copy(path, tmp_path / "alone.parquet")):
-        places = [p.place for p in verify_path(file).problems]
+        found = verify_path(file)
+        places = [p.place for p in found.problems]
+        assert ("SHA-256" in said(found)) == (file == out)
         assert "row group 0, column 'caption'" in places
         assert not [p for p in places if "column" in p and "caption" not in p]
 
@@ -156,9 +143,7 @@ def put(table: pa.Table, name: str, row: int, value: Any) -> pa.Table:
         ("dropped.parquet", lambda t: t.slice(1), ["dropped file has"]),
     ],
 )
-def test_rows_that_do_not_add_up_are_found_though_every_hash_is_right(
-    tmp_path: Path, file: str, change: Callable[[pa.Table], pa.Table], words: list[str]
-) -> None:
+def test_rows_that_do_not_add_up_are_found(tmp_path: Path, file: str, change: Any, words: list[str]) -> None:
     out = export(tmp_path)
     edit_parquet(tmp_path / file, change)
     found = verify_path(out)
