@@ -56,11 +56,8 @@ def test_features_are_kept(make_plan: Any, tmp_path: Path, name: str, strict: bo
     feature, values = FEATURES[name]
     captions = [f"text {i}" for i in range(6)]
     features = {"image": datasets.Image(), "caption": datasets.Value("string"), name: feature}
-    made = {
-        "image": [{"bytes": b"\xff\xd8\xff" + bytes([i]), "path": None} for i in range(6)],
-        "caption": captions,
-        name: values,
-    }
+    images = [{"bytes": b"\xff\xd8\xff" + bytes([i]), "path": None} for i in range(6)]
+    made = {"image": images, "caption": captions, name: values}
     parts = {"bytes": datasets.Value("binary"), "path": datasets.Value("string")}  # sound is not encoded here
     stored = features | ({name: parts} if name == "sound" else {})
     before = datasets.Dataset.from_dict(made, features=datasets.Features(stored)).cast(datasets.Features(features))
@@ -69,17 +66,11 @@ def test_features_are_kept(make_plan: Any, tmp_path: Path, name: str, strict: bo
     if strict:
         before.to_parquet(data := tmp_path / "in.parquet")
         table = pq.read_table(data)
-        stored = table.cast(
-            pa.schema([f.with_nullable(f.name == "label") for f in table.schema], table.schema.metadata)
-        )
-        pq.write_table(stored, data)
+        strictly = pa.schema([f.with_nullable(f.name == "label") for f in table.schema], table.schema.metadata)
+        pq.write_table(table.cast(strictly), data)
     pairs, out = load_pairs(data), tmp_path / "out"
-    export_pairs(
-        pairs,
-        make_plan(pairs, ["keep", "rematch_text", "rematch_image", "drop", "keep", "keep"]),
-        out,
-        format="datasets",
-    )
+    plan = make_plan(pairs, ["keep", "rematch_text", "rematch_image", "drop", "keep", "keep"])
+    export_pairs(pairs, plan, out, format="datasets")
     found = datasets.load_from_disk(str(out))
     assert {column: found.features[column] for column in features} == features
     kept = before.select([0, 1, 2, 4, 5]).with_format("arrow")[:]

@@ -162,11 +162,8 @@ def test_a_write_that_fails_leaves_every_old_output(make_pairs: Any, make_plan: 
 
     before = held()
     specs = [f"{name}={out}" for name, out in outs.items()]
-    done = subprocess.run(
-        [sys.executable, "-c", FULL, pairs.source.paths[0], str(tmp_path / "plan.parquet"), *specs],
-        capture_output=True,
-        text=True,
-    )
+    argv = [sys.executable, "-c", FULL, pairs.source.paths[0], str(tmp_path / "plan.parquet"), *specs]
+    done = subprocess.run(argv, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert Counter(done.stdout.split()) == Counter(dict.fromkeys(FORMATS, 3))
     assert held() == before

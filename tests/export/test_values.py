@@ -75,10 +75,8 @@ def test_columns_are_told_from_the_parts_of_a_struct_of_that_name(tmp_path: Path
         "image": [b"\xff\xd8\xff" + bytes([i]) for i in range(6)],
         **{c: [f"{c} {i}" for i in range(6)] for c in names.values()},
     }
-    pq.write_table(
-        pa.table({**table, "a": [{"b": f"no {i}", "c": f"no {i}"} for i in range(6)]}), tmp_path / "in.parquet"
-    )
-    pairs = load_pairs(tmp_path / "in.parquet", **names)
+    struct = [{"b": f"no {i}", "c": f"no {i}"} for i in range(6)]
+    pairs = load_pairs(write_table(tmp_path / "in.parquet", {**table, "a": struct}), **names)
     assert (pairs.captions, pairs.keys) == (table["a.b"], table["a.c"])
     export_pairs(pairs, make_plan(pairs, ["rematch_text", "rematch_image", *["keep"] * 4]), tmp_path / "out.parquet")
     assert pq.read_table(tmp_path / "out.parquet", columns=["image"])["image"].to_pylist()[1] == table["image"][2]

@@ -120,13 +120,8 @@ def test_images_of_paths_are_embedded_and_vectors_stay_beside(tmp_path: Path, ma
     (folder / "img").mkdir(parents=True)
     for i in range(3):
         Image.new("RGB", (4, 4), (i, 0, 0)).save(folder / "img" / f"{i}.{kind}", quality=100)
-    table = pa.table(
-        {
-            "image": [f"img/{i}.{kind}" for i in range(3)],
-            "caption": ["a", "b", "c"],
-            "image_features": pa.array([[0.5, float(i)] for i in range(3)], pa.list_(pa.float32())),
-        }
-    )
+    features = pa.array([[0.5, float(i)] for i in range(3)], pa.list_(pa.float32()))
+    table = {"image": [f"img/{i}.{kind}" for i in range(3)], "caption": list("abc"), "image_features": features}
     pairs = load_pairs(write_table(folder / "in.parquet", table))
     out = tmp_path / "shards"
     export_pairs(pairs, make_plan(pairs), out, format="webdataset")

@@ -93,11 +93,7 @@ BUSY = (429, {"Retry-After": "0"}, b"slow down")
         ([BUSY, BUSY], 8, ""),
         ([(503, {}, b""), None], 8, ""),
         ([BUSY, None, BUSY], 8, "errors, such as the pair captioned 'purple': status 429: slow down"),
-        (
-            [(400, {}, b"the picture is too large")],
-            6,
-            "errors, such as the pair captioned 'purple': status 400: the pic",
-        ),
+        ([(400, {}, b"too large")], 6, "errors, such as the pair captioned 'purple': status 400: too large"),
         ([(200, {}, b"<html>")], 6, "answers of another form, such as the pair captioned 'purple'"),
         ([(200, {}, b'{"choices": []}')], 6, "answers of another form"),
         ([(200, {}, json.dumps(completion("")).encode())], 6, "empty answers"),

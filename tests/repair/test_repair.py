@@ -42,15 +42,9 @@ def plan_repairs(
     """What fits best, right or near, unless another setting is asked for."""
     chosen = RepairSettings(**{"repairs": "plausible", **changes}).resolved(0.5)
     problem = PlanInput.of(pairs, correspondence, z_image, z_text, chosen)
-    return plan_with(
-        problem,
-        Scorer(function, z_image, z_text),
-        chosen,
-        fingerprint=pairs.source.fingerprint,
-        temperature=temperature,
-        judge=repair_probability(problem, chosen, evidence, np.arange(len(pairs))),
-        most_edges=most_edges,
-    ).plan()
+    judge = repair_probability(problem, chosen, evidence, np.arange(len(pairs)))
+    about = {"fingerprint": pairs.source.fingerprint, "temperature": temperature, "most_edges": most_edges}
+    return plan_with(problem, Scorer(function, z_image, z_text), chosen, judge=judge, **about).plan()
 
 
 def make_pairs(
@@ -191,9 +185,8 @@ def test_max_reuse(twice: bool) -> None:
     pairs = make_pairs(["x", "y", "z", "It fits.", "it fits"][:n], z_image[:n])
     correspondence = np.array([0, 0, 0, 1, 1.0])[:n]
     for reuse in (1, 2, 3):
-        plan = plan_repairs(
-            pairs, correspondence, z_image[:n], z_text[:n], scorer, threshold=0.1, max_reuse=reuse
-        )  # fmt: skip
+        limits = {"threshold": 0.1, "max_reuse": reuse}
+        plan = plan_repairs(pairs, correspondence, z_image[:n], z_text[:n], scorer, **limits)
         check_invariants(plan, pairs, correspondence, max_reuse=reuse)
         assert sum("fits" in (caption or "") for caption in columns(plan)["caption"][:3]) == reuse
         assert plan.summary().reasons == ({"better repairs use its candidates": 3 - reuse} if reuse < 3 else {})
@@ -205,10 +198,8 @@ def test_mismatched_donors_go_before_trusted_ones_unless_these_are_clearly_bette
     z_text = unit(np.array([[0, 1, 0], near, nearer]))
     pairs = make_pairs(["wrong", "orphaned", "trusted"], z_image)
     for bonus, taken in ((0.05, "orphaned"), (0.0, "trusted")):
-        plan = plan_repairs(
-            pairs, np.array([0, 0, 0.9]), z_image, z_text, scorer, threshold=0.1, targets="text", strategy="nearest",
-            mismatched_bonus=bonus,
-        )  # fmt: skip
+        settings = {"threshold": 0.1, "targets": "text", "strategy": "nearest", "mismatched_bonus": bonus}
+        plan = plan_repairs(pairs, np.array([0, 0, 0.9]), z_image, z_text, scorer, **settings)
         assert columns(plan)["caption"][0] == taken
 
 
@@ -251,15 +242,11 @@ def test_as_good_as_the_present_partner_is_not_good_enough() -> None:
     for above, repaired in ((0.0, False), (0.25, True)):
 
         def judge(z_image: np.ndarray, z_text: np.ndarray, *groups: np.ndarray, above: float = above) -> np.ndarray:
-            own = (z_image[:, None] == corpus.z_image).all(-1).argmax(1) == (z_text[:, None] == corpus.z_text).all(
-                -1
-            ).argmax(1)
-            return np.where(own, 0.5, 0.5 + above).astype(np.float32)
+            image, text = (z_image[:, None] == corpus.z_image).all(-1), (z_text[:, None] == corpus.z_text).all(-1)
+            return np.where(image.argmax(1) == text.argmax(1), 0.5, 0.5 + above).astype(np.float32)
 
-        plan = plan_repairs(
-            corpus.pairs, corpus.correspondence, corpus.z_image, corpus.z_text, judge, threshold=0.1,
-            min_repair_score=0.5 + above,
-        )  # fmt: skip
+        z, limits = (corpus.z_image, corpus.z_text), {"threshold": 0.1, "min_repair_score": 0.5 + above}
+        plan = plan_repairs(corpus.pairs, corpus.correspondence, *z, judge, **limits)
         assert any(a.startswith("rematch") for a in columns(plan)["action"]) is repaired
         assert repaired or set(plan.summary().reasons) == {"no candidate scores higher than the present partner"}
     assert set(corpus.plan(min_repair_score=1.0).summary().reasons) == {"no candidate reaches the lowest repair score"}

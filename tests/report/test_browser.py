@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def case(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """40 pairs with evil captions, keys and slice values; three repairs of one donor; a quarantined row."""
     folder = tmp_path_factory.mktemp("report")
     captions = [f"caption number {i}" for i in range(N)]
@@ -49,43 +49,29 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     donors = dict.fromkeys((7, 8, 9), 20)
     for i in donors:
         actions[i] = "rematch_text"
-    scores = pa.table(
-        {
-            "pair_id": range(N),
-            "correspondence": pa.array(y, pa.float32(), from_pandas=True),
-            "reason": pa.array([None] * 39 + [EVIL[0]]),
-            f"clip {EVIL[1]}": pa.array(np.random.default_rng(0).random(N)),
-        }
-    )
-    y32 = scores["correspondence"].to_numpy(zero_copy_only=False)
+    given, y32 = np.random.default_rng(0).random(N), pa.array(y, pa.float32(), from_pandas=True)
+    told = {"pair_id": range(N), "correspondence": y32, "reason": [None] * 39 + [EVIL[0]], f"clip {EVIL[1]}": given}
+    scores = pa.table(told)
+    y32 = y32.to_numpy(zero_copy_only=False)
     sample = draw_sample(y32, 12, threshold=0.4)
     labels = replace(sample, matched=(y32[sample.pair_id] > 0.3).astype(float))
     result = evaluate_audit(labels, y32, threshold=0.4).to_dict()
-    page = write_report(
-        folder / "report.html",
-        title=EVIL[0],
-        scores=scores,
-        threshold=0.4,
-        info={"method": "crcl", "seed": 0, "input": {"data": EVIL[1], "rows": N, "pairs": N, "columns": {}}},
-        settings={"threshold": None, "backbone": "mlp"},
-        metrics=[{"stage": 1, "loss": 2.0, "flagged": 0.2}, {"stage": 1, "loss": 1.0, "flagged": 0.3}],
-        pairs=pairs,
-        plan=plan_of(pairs, y, actions, donors),
-        slice_by=["source", "width"],
-        audit_result=result,
-        next_steps=[
-            ("Write what is kept and repaired, of which some are mismatched", "cleanpairs export --out " + "x" * 60)
-        ],
-        count=8,
-    )
-    return {"page": page}
+    step = ("Write what is kept and repaired, of which some are mismatched", "cleanpairs export --out " + "x" * 60)
+    fit = {
+        "info": {"method": "crcl", "seed": 0, "input": {"data": EVIL[1], "rows": N, "pairs": N, "columns": {}}},
+        "metrics": [{"stage": 1, "loss": 2.0, "flagged": 0.2}, {"stage": 1, "loss": 1.0, "flagged": 0.3}],
+        "settings": {"threshold": None, "backbone": "mlp"},
+    }
+    shown = {"slice_by": ["source", "width"], "audit_result": result, "next_steps": [step], "count": 8}
+    of = {"title": EVIL[0], "scores": scores, "threshold": 0.4, "pairs": pairs}
+    return write_report(folder / "report.html", plan=plan_of(pairs, y, actions, donors), **of, **fit, **shown)
 
 
 @pytest.fixture
-def tab(chromium: Any, case: dict[str, Any], tmp_path: Path) -> Iterator[Any]:
-    tab = chromium.open(case["page"], tmp_path)
+def tab(chromium: Any, page: Path, tmp_path: Path) -> Iterator[Any]:
+    tab = chromium.open(page, tmp_path)
     tab.run("localStorage.clear()")
-    tab.go(case["page"])
+    tab.go(page)
     yield tab
     assert tab.errors() == []
     assert tab.run("window.hacked") is None

@@ -53,15 +53,9 @@ def case() -> dict[str, Any]:
         "rematch_text", "rematch_text", "rematch_image", "drop", "quarantine", "drop",
     )  # fmt: skip
     plan = plan_of(pairs, y, actions, {0: 9, 3: 0, 6: 7})
-    return {
-        "title": "A run",
-        "scores": SimpleNamespace(correspondence=y),
-        "threshold": 0.06,
-        "pairs": pairs,
-        "plan": plan,
-        "truth": pairs.true_mismatch,
-        "metrics": [{"stage": 1, "epoch": e, "loss": 1 / (1 + e), "val_rsum": 100.0 + e} for e in range(3)],
-    }
+    metrics = [{"stage": 1, "epoch": e, "loss": 1 / (1 + e), "val_rsum": 100.0 + e} for e in range(3)]
+    told = {"title": "A run", "scores": SimpleNamespace(correspondence=y), "threshold": 0.06, "metrics": metrics}
+    return {**told, "pairs": pairs, "plan": plan, "truth": pairs.true_mismatch}
 
 
 class Page(HTMLParser):
@@ -183,13 +177,9 @@ def test_all_alike(fill: float, truth: bool, tmp_path: Path) -> None:
 def test_a_scores_table_in_any_order_with_nulls_is_the_same_as_its_columns(tmp_path: Path) -> None:
     y = np.array([0.9, np.nan, 0.02, 0.5])
     order = [2, 0, 3, 1]
-    table = pa.table(
-        {
-            "pair_id": pa.array(order),
-            "correspondence": pa.array(y[order], pa.float32(), from_pandas=True),
-            "reason": [None if i != 1 else "the caption is empty" for i in order],
-        }
-    )
+    reasons = [None if i != 1 else "the caption is empty" for i in order]
+    scores = pa.array(y[order], pa.float32(), from_pandas=True)
+    table = pa.table({"pair_id": order, "correspondence": scores, "reason": reasons})
     outcome = outcome_of(table, 0.1, None, None)
     assert outcome.kind.tolist() == ["kept", "quarantined", "flagged", "kept"]
     assert outcome.reasons() == [("quarantined", "the caption is empty", 1)]
