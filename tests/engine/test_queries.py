@@ -18,12 +18,6 @@ def heaps(n: int, d: int = 16, seed: int = 0) -> np.ndarray:
     return unit(rows)
 
 
-@pytest.fixture
-def approximate(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "FLAT_UP_TO", 100)
-    monkeypatch.setattr(search, "_IVF_BLOCK", 100)
-
-
 @pytest.mark.parametrize(("n", "m"), [(0, 5), (5, 0), (1, 1), (2, 2), (300, 40)])
 def test_the_exact_search_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n: int, m: int) -> None:
     monkeypatch.setattr(search, "_FLAT_BLOCK", 64)
@@ -37,8 +31,9 @@ def test_the_exact_search_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert not (tmp_path / "parts").exists()
 
 
-@pytest.mark.usefixtures("approximate")
-def test_the_approximate_search_in_parts_that_was_stopped(tmp_path: Path) -> None:
+def test_the_approximate_search_in_parts_that_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FLAT_UP_TO", "_IVF_BLOCK"):
+        monkeypatch.setattr(search, name, 100)
     queries, bank = heaps(1000), heaps(1200, seed=1)
     wanted = top_k(queries, bank, 10)
     assert wanted.note is not None and wanted.note.index == "ivf"

@@ -71,20 +71,18 @@ def not_utf8() -> pa.Table:
 
 
 def many_types() -> pa.Table:
-    made = columns(N, caption=pa.array([f"text {i % 5}" for i in range(N)]).dictionary_encode())
-    return pa.table(
-        made
-        | {
-            "when": pa.array(np.arange(N), pa.timestamp("ns", "UTC")),
-            "price": pa.array([None] * N, pa.decimal128(7, 2)),
-            "none": pa.nulls(N),
-            "tags": pa.array([[("a", i)] for i in range(N)], pa.map_(pa.string(), pa.int32())),
-            "half": pa.array(np.arange(N, dtype=np.float16)),
-            "source": pa.array([f"s{i % 3}" for i in range(N)]).dictionary_encode(),
-            "nested": [{"a": [i, None], "b": None if i % 2 else {"c": "x"}} for i in range(N)],
-            "fixed": pa.array([b"abc"] * N, pa.binary(3)),
-        }
+    made = columns(
+        N,
+        caption=pa.array([f"text {i % 5}" for i in range(N)]).dictionary_encode(),
+        when=pa.array(np.arange(N), pa.timestamp("ns", "UTC")),
+        price=pa.array([None] * N, pa.decimal128(7, 2)),
+        none=pa.nulls(N),
+        tags=pa.array([[("a", i)] for i in range(N)], pa.map_(pa.string(), pa.int32())),
+        half=pa.array(np.arange(N, dtype=np.float16)),
+        nested=[{"a": [i, None], "b": None if i % 2 else {"c": "x"}} for i in range(N)],
+        fixed=pa.array([b"abc"] * N, pa.binary(3)),
     )
+    return pa.table(made)
 
 
 def views_and_extensions() -> pa.Table:
@@ -202,7 +200,8 @@ def test_nothing_written_and_nothing_there(tmp_path: Path) -> None:
 def test_what_arrow_has_and_parquet_has_not(tmp_path: Path, odd: str) -> None:
     values = pa.array(["a"] * 4 + ["b"] * (N - 4))
     runs, months = pc.run_end_encode(values), pa.array([(1, 2, 3)] * N, pa.month_day_nano_interval())
-    table = pa.table(columns(N, odd=runs if odd == "runs" else months))
+    years = pa.array([1990 + i % 3 for i in range(N)]).dictionary_encode()
+    table = pa.table(columns(N, odd=runs if odd == "runs" else months, year=years))
     with pa.ipc.new_file(tmp_path / "in.arrow", table.schema) as file:
         file.write_table(table)
     pairs, out, back = load_pairs(tmp_path / "in.arrow"), tmp_path / "out.parquet", tmp_path / "back.parquet"
@@ -212,7 +211,7 @@ def test_what_arrow_has_and_parquet_has_not(tmp_path: Path, odd: str) -> None:
         return
     export_pairs(pairs, random_plan(pairs, 1), out)
     restore_export(out, back)
-    assert pq.read_table(back)["odd"].to_pylist() == values.to_pylist()
+    assert plain(pq.read_table(back)).equals(plain(table.set_column(table.column_names.index("odd"), "odd", values)))
 
 
 def test_several_files_come_back_as_one(tmp_path: Path) -> None:
@@ -233,23 +232,14 @@ def test_several_files_come_back_as_one(tmp_path: Path) -> None:
         assert back.equals(wanted)
 
 
-def test_only_the_rows_that_were_read_come_back(tmp_path: Path) -> None:
-    pq.write_table(pa.table(columns(N)), tmp_path / "in.parquet")
-    comes_back(tmp_path, tmp_path / "in.parquet", 1, False, limit=9)
-
-
-def test_an_export_of_an_export(tmp_path: Path) -> None:
-    first = load_pairs(write_table(tmp_path / "in.parquet", columns(N)))
-    export_pairs(first, random_plan(first, 1), tmp_path / "once.parquet")
-    comes_back(tmp_path, tmp_path / "once.parquet", 2, False)
-
-
-def test_pairs_of_a_table_in_memory(tmp_path: Path) -> None:
-    table = pa.table(columns(N))
+def test_the_first_rows_a_table_in_memory_and_an_export(tmp_path: Path) -> None:
+    table, once, back = pa.table(columns(N)), tmp_path / "once.parquet", tmp_path / "back.parquet"
+    comes_back(tmp_path, write_table(tmp_path / "in.parquet", table), 1, False, limit=9)
     pairs = load_pairs(table)
-    export_pairs(pairs, random_plan(pairs, 1), tmp_path / "out.parquet")
-    restore_export(tmp_path / "out.parquet", tmp_path / "back.parquet")
-    assert pq.read_table(tmp_path / "back.parquet").equals(table)
+    export_pairs(pairs, random_plan(pairs, 1), once)
+    restore_export(once, back)
+    assert pq.read_table(back).equals(table)
+    comes_back(tmp_path, once, 2, False)
 
 
 def test_only_what_is_needed_is_kept(tmp_path: Path) -> None:
@@ -433,14 +423,7 @@ def write_vectors(folder: Path) -> Path:
     return embedding_folder(folder, vectors, None, pa.table({"caption": [f"text {i}" for i in range(4)]}))
 
 
-def write_arrow(folder: Path) -> Path:
-    table = pa.table(columns(N, year=pa.array([1990 + i % 3 for i in range(N)]).dictionary_encode()))
-    with pa.ipc.new_file(folder / "in.arrow", table.schema) as writer:
-        writer.write_table(table)
-    return folder / "in.arrow"
-
-
-@pytest.mark.parametrize("write", [write_folder, write_vectors, write_arrow])
+@pytest.mark.parametrize("write", [write_folder, write_vectors])
 def test_what_was_no_parquet_comes_back_as_the_table_that_was_read(tmp_path: Path, write: Any) -> None:
     (tmp_path / "in").mkdir()
     pairs = load_pairs(write(tmp_path / "in"))
