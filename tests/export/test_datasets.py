@@ -29,7 +29,7 @@ def test_several_files(make_pairs: Any, make_plan: Any, tmp_path: Path, monkeypa
     names = [entry["filename"] for entry in state["_data_files"]]
     assert len(names) > 1 and names == sorted(p.name for p in out.glob("*.arrow"))
     found = datasets.load_from_disk(str(out))
-    assert found["key"][:] == [f"k{i}" for i in range(9)]
+    assert found["key"][:] == [f"k{i}" for i in range(9)] and found[8]["image"].size == (8, 6)
     manifest = json.loads((tmp_path / "ds.manifest.json").read_text())["files"]
     assert sum(manifest[f"ds/{name}"]["rows"] for name in names) == 9
 

@@ -16,6 +16,7 @@ import pytest
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.export import export_pairs, restore_export
 from cleanpairs.repair.plan import RepairPlan
+from tests.helpers import write_table
 
 Make, Plan = Callable[..., Pairs], Callable[..., RepairPlan]
 ACTIONS = ["keep", "rematch_text", "rematch_image", "recaption", "drop", "keep", "rematch_text", "keep"]
@@ -38,14 +39,6 @@ KINDS = {
 }  # fmt: skip
 
 
-def forbid_nulls(path: Path, *names: str) -> Pairs:
-    """The input once more, in which these columns hold no nulls by their type."""
-    table = pq.read_table(path)
-    fields = [f.with_nullable(f.name not in names) for f in table.schema]
-    pq.write_table(table.cast(pa.schema(fields)), path)
-    return load_pairs(path)
-
-
 def restored(out: Path) -> pa.Table:
     to = out.with_name("again.parquet")
     restore_export(out, to, overwrite=True)
@@ -60,7 +53,9 @@ def test_a_caption_brings_its_vector(make_pairs: Make, make_plan: Plan, tmp_path
     pairs = make_pairs(n, text_features=vectors, **scores)
     (path,) = map(Path, pairs.source.paths)
     if not null:
-        pairs = forbid_nulls(path, "text_features", *scores)
+        held = pq.read_table(path)
+        strictly = [f.with_nullable(f.name not in ("text_features", *scores)) for f in held.schema]
+        pairs = load_pairs(write_table(path, held.cast(pa.schema(strictly))))
     before = pq.read_table(path)
     export_pairs(pairs, make_plan(pairs, ACTIONS), tmp_path / "out.parquet", dropped=tmp_path / "gone.parquet")
     out = pq.read_table(tmp_path / "out.parquet")

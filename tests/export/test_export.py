@@ -22,8 +22,6 @@ from cleanpairs.verification import verify_path
 from tests.helpers import picture as png
 from tests.helpers import plan_of, write_table
 
-ADDED = ["correspondence", "action", "original_caption", "source_key", "repair_score"]
-
 
 def write_flat(path: Path, n: int, **more: Any) -> Path:
     columns = {"key": [f"k{i}" for i in range(n)], "image": [png(i) for i in range(n)]}
@@ -61,7 +59,8 @@ def test_every_kind_of_decision(flat: Pairs, mixed: RepairPlan, tmp_path: Path) 
     assert str(out) in str(summary)
 
     table = pq.read_table(out, page_checksum_verification=True)
-    assert table.column_names == ["key", "image", "caption", "site", *ADDED]
+    added = ["correspondence", "action", "original_caption", "source_key", "repair_score"]
+    assert table.column_names == ["key", "image", "caption", "site", *added]
     assert table.schema.field("correspondence").type == table.schema.field("repair_score").type == pa.float32()
     rows = table.to_pylist()
     assert [r["key"] for r in rows] == [f"k{i}" for i in range(12) if i != 3]

@@ -61,11 +61,6 @@ def write_plan(
     return path
 
 
-def as_edited(path: Path) -> Path:
-    """The same plan, as another program writes it."""
-    return write_table(path, pq.read_table(path))
-
-
 def files(folder: Path, name: str) -> dict[str, Path]:
     return {"out": folder / f"{name}.parquet"} | {r: folder / f"{name}-{r}.parquet" for r in ("ledger", "dropped")}
 
@@ -206,7 +201,7 @@ def test_plans_that_cannot_be_carried_out(tmp_path: Path, column: str, value: An
         with pytest.raises(DataError, match=says):
             streamed(plan, tmp_path)
     with pytest.raises(DataError, match=says):
-        export_plan(as_edited(plan), tmp_path / "out.parquet")
+        export_plan(write_table(plan, pq.read_table(plan)), tmp_path / "out.parquet")  # as another program writes it
     assert sorted(p.name for p in tmp_path.iterdir()) == ["in.parquet", "plan.parquet"]
 
 

@@ -343,9 +343,6 @@ def test_what_cannot_be_opened(exported: Path, tmp_path: Path) -> None:
     assert not back.exists() and restore_export(exported, back).rows == N
 
 
-ROWS = ["original_row", "original_columns"]
-
-
 def edit_ledger(out: Path, change: Callable[[pa.Table], pa.Table]) -> None:
     """Edit the ledger and its entry in the manifest."""
     ledger, manifest = Path(f"{out}.ledger.parquet"), Path(f"{out}.manifest.json")
@@ -374,7 +371,8 @@ def test_a_ledger_without_its_note_is_refused(exported: Path, tmp_path: Path, ch
         new = json.dumps(note | change) if isinstance(change, dict) else change
         return table.replace_schema_metadata(None if new is None else {"cleanpairs.ledger": new})
 
-    edit_ledger(exported, annotated if change != "rows" else lambda table: table.drop_columns(ROWS))
+    rows = ["original_row", "original_columns"]
+    edit_ledger(exported, annotated if change != "rows" else lambda table: table.drop_columns(rows))
     with pytest.raises(DataError, match=message):
         restore_export(exported, tmp_path / "back.parquet")
     assert not (tmp_path / "back.parquet").exists()

@@ -40,11 +40,6 @@ def write(path: Path, n: int = 400, first: int = 100, last: int = 300, distance:
     return owner
 
 
-def rows_of(path: Path) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = csv.read_csv(path).to_pylist()
-    return rows
-
-
 def fitted(data: Path) -> ClipScore:
     return ClipScore(text_encoder="features", device="cpu").fit(data)
 
@@ -91,7 +86,7 @@ def test_the_ledger_names_the_rule_and_the_export_is_verified_and_undone(tmp_pat
     for name in ("plan.parquet", "plan.csv"):
         rematch_run(run, tmp_path / name, RepairSettings(), streamed_from=streamed_from)
     assert "each caption belongs 2 rows up." in result_table(found)
-    issues = rows_of(tmp_path / "run" / "issues.csv")
+    issues = csv.read_csv(tmp_path / "run" / "issues.csv").to_pylist()
     (block,) = (row for row in issues if row["issue"] == "displaced rows" and row["why"].startswith("Rows 1"))
     assert 95 <= block["pair_id"] <= 105
     plan = RepairPlan.load(tmp_path / "plan.parquet")

@@ -18,8 +18,6 @@ from cleanpairs.repair.planning import repair_probability
 from cleanpairs.repair.settings import RepairSettings
 from tests.helpers import unit
 
-STRATEGIES = ("ot", "nearest", "half-replace", "pseudo-caption", "method")
-
 
 class Scorer:
     """A function of vectors and groups, as a scorer of the pairs of some images and texts."""
@@ -465,7 +463,8 @@ def test_invariants_on_random_corpora(data: st.DataObject) -> None:
     reuse, least = data.draw(st.integers(1, 3)), data.draw(st.sampled_from([0.0, 0.3, 0.5]))
     drawn = {
         "threshold": [0.0, 0.4, 1.0], "candidates": [1, 2, 5], "take_from": ["both", "mismatched", "trusted"],
-        "targets": ["both", "text", "image"], "image_margin": [0.0, 0.05], "strategy": STRATEGIES,
+        "targets": ["both", "text", "image"], "image_margin": [0.0, 0.05],
+        "strategy": ["ot", "nearest", "half-replace", "pseudo-caption", "method"],
     }  # fmt: skip
     chosen = {name: data.draw(st.sampled_from(values)) for name, values in drawn.items()}
     limits = {"min_repair_score": least, "max_reuse": reuse}

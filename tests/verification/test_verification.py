@@ -76,19 +76,13 @@ def test_an_export_is_whole(tmp_path: Path, n: int, lists: bool) -> None:
 
 @pytest.mark.parametrize("format", ["datasets", "webdataset"])
 def test_an_export_as_a_directory_is_whole_and_a_file_more_in_it_is_not(tmp_path: Path, format: str) -> None:
-    out = export_images(tmp_path, format)
+    images, out = [b"\xff\xd8\xff" + bytes([i]) for i in range(4)], tmp_path / "out"
+    pairs = load_pairs(write_table(tmp_path / "in.parquet", {"image": images, "caption": list("abcd")}))
+    export_pairs(pairs, plan_for(pairs, ["keep", "rematch_text", "drop", "keep"]), out, format=format)
     found = verify_path(out)
     assert found.kind == "export" and found.ok, said(found)
     (out / "extra.parquet").write_bytes(b"x")
     assert "extra.parquet: is in the directory, and not in out.manifest.json" in said(verify_path(out))
-
-
-def export_images(folder: Path, format: str) -> Path:
-    columns = {"key": [f"k{i}" for i in range(4)], "image": [b"\xff\xd8\xff" + bytes([i]) for i in range(4)]}
-    table = pa.table({**columns, "caption": [f"caption {i}" for i in range(4)]})
-    pairs = load_pairs(write_table(folder / "in.parquet", table))
-    export_pairs(pairs, plan_for(pairs, ["keep", "rematch_text", "drop", "keep"]), folder / "out", format=format)
-    return folder / "out"
 
 
 def test_a_damaged_page_is_named_by_row_group_and_column(tmp_path: Path) -> None:
