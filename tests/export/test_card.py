@@ -97,9 +97,8 @@ def test_what_a_run_says_is_text(make_pairs: Any, make_plan: Any, tmp_path: Path
 
 
 @pytest.mark.parametrize("name", list(FORMATS))
-def test_croissant_metadata_are_written_where_a_card_is_named_json(
-    name: str, make_pairs: Any, make_plan: Any, mixed: Any, tmp_path: Path
-) -> None:
+def test_croissant_metadata(name: str, make_pairs: Any, make_plan: Any, mixed: Any, tmp_path: Path) -> None:
+    """They are written where a card is named like a JSON file."""
     pairs = make_pairs(7, struct=True)
     out = tmp_path / named("photos", name)
     card = tmp_path / "croissant.json"

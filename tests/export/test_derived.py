@@ -115,9 +115,8 @@ def test_scores_along_lists_of_captions(make_pairs: Make, make_plan: Plan, tmp_p
 
 
 @pytest.mark.parametrize(("lists", "explode"), [(False, False), (True, False), (True, True)])
-def test_plausible_repairs_are_weighted(
-    make_pairs: Make, make_plan: Plan, tmp_path: Path, lists: bool, explode: bool
-) -> None:
+def test_weights_for_training(make_pairs: Make, make_plan: Plan, tmp_path: Path, lists: bool, explode: bool) -> None:
+    """Plausible repairs have their confidence as a weight."""
     pairs = make_pairs(8, lists=lists)
     actions = (ACTIONS * 2)[: len(pairs)] if explode or not lists else ["rematch_text", "keep"] * len(pairs.images)
     plan = make_plan(pairs, actions)
