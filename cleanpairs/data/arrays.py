@@ -36,6 +36,14 @@ def as_array(what: str, values: Any, dtype: type | None = None) -> np.ndarray:
         return cast
 
 
+def as_truths(values: Any) -> tuple[np.ndarray, np.ndarray]:
+    """``values`` as bool, and where they are unknown: masked, or missing in a Series. DataError: they are no bool."""
+    if not hasattr(values, "isna"):
+        return as_array("truths", values, bool), np.ma.getmaskarray(values)
+    unknown = np.asarray(values.isna())
+    return as_array("truths", np.where(unknown, False, values), bool), unknown
+
+
 def read_npy(path: str | os.PathLike[str]) -> np.ndarray:
     """The array of a ``.npy`` file, memory-mapped, not to be written. Raises DataError: it cannot be read as one."""
     with reading(path, "read as an array", Exception):  # a damaged header raises tokenize's errors, too

@@ -14,7 +14,7 @@ from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.core.parameters import check_number
 from cleanpairs.core.registry import nearest
 from cleanpairs.data import Pairs, iter_tables, visible
-from cleanpairs.data.arrays import as_array
+from cleanpairs.data.arrays import as_array, as_truths
 from cleanpairs.data.inspection import grouped
 from cleanpairs.repair.actions import REPAIRED
 from cleanpairs.repair.plan import RepairPlan
@@ -117,8 +117,7 @@ def outcome_of(scores: Any, threshold: float, plan: RepairPlan | None, truth: np
     check_number("the report", "threshold", threshold, least=0, most=1)
     table = scores_table(scores)
     y, n = table["correspondence"].cast(pa.float64()).fill_null(np.nan).to_numpy(), len(table)
-    unknown = False if truth is None else np.ma.getmaskarray(truth)
-    truth = None if truth is None else as_array("truths", truth, bool)
+    truth, unknown = (None, False) if truth is None else as_truths(truth)
     for name, other in (("truth", truth), ("plan", plan and plan.table)):
         if other is not None and len(other) != n:
             raise DataError(f"the {name} is about {len(other)} pairs, and the scores about {n}")

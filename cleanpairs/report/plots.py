@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.core.parameters import check_choice
 from cleanpairs.data import Pairs, visible
-from cleanpairs.data.arrays import as_array
+from cleanpairs.data.arrays import as_array, as_truths
 from cleanpairs.data.decoding import RGB, Decoder, workers_for
 
 KEPT, FLAGGED = "#2f6fb0", "#c8553d"  # distinct for colour-blind readers, too
@@ -36,10 +36,10 @@ def plot_scores(
     y = np.asarray(correspondence, dtype=np.float64).ravel()
     bins, groups = 50, [("pairs", y, KEPT, "")]
     if truth is not None:
-        wrong = as_array("truths", truth, bool).ravel()
+        wrong, unknown = (values.ravel() for values in as_truths(truth))
         if wrong.shape != y.shape:
             raise DataError(f"the truth is about {wrong.shape} pairs, and the scores about {y.shape}")
-        y = np.where(np.ma.getmaskarray(truth).ravel(), np.nan, y)
+        y = np.where(unknown, np.nan, y)
         groups = [("matched pairs", y[~wrong], KEPT, ""), ("mismatched pairs", y[wrong], FLAGGED, "////")]
     ax, filled = _new_axes() if ax is None else ax, np.empty(0)
     for label, some, colour, hatch in groups:  # the hatch is distinct without colour, too

@@ -12,7 +12,7 @@ import numpy as np
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.parameters import check_whole
-from cleanpairs.data.arrays import as_array
+from cleanpairs.data.arrays import as_array, as_truths
 
 
 @dataclass(frozen=True)
@@ -126,8 +126,8 @@ def detection(correspondence: np.ndarray, mismatched: np.ndarray, threshold: flo
 
     if np.shape(mismatched) != np.shape(correspondence):
         raise DataError(f"{np.shape(correspondence)} scores need as many truths, found {np.shape(mismatched)}")
-    y, truth = as_array("scores", correspondence, float), as_array("truths", mismatched, bool)
-    usable = np.isfinite(y) & ~np.ma.getmaskarray(mismatched)
+    y, (truth, unknown) = as_array("scores", correspondence, float), as_truths(mismatched)
+    usable = np.isfinite(y) & ~unknown
     y, truth = y[usable], truth[usable]
     if not truth.any():
         return Detection(*[float("nan")] * 5)

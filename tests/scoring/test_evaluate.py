@@ -1,6 +1,7 @@
 """Recall against a brute-force count, detection against scikit-learn."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.metrics import average_precision_score, precision_recall_fscore_support, roc_auc_score
 
@@ -103,7 +104,9 @@ def test_detection_is_scikit_learns() -> None:
 def test_quarantined_pairs_and_those_of_unknown_truth_are_left_out() -> None:
     y, truth = np.array([0.1, 0.9, np.nan, 0.2, np.nan]), np.array([True, False, True, True, False])
     assert detection(y, truth, 0.5) == detection(y[[0, 1, 3]], truth[[0, 1, 3]], 0.5)
-    assert detection(y, np.ma.array(truth, mask=[0, 0, 0, 1, 0]), 0.15) == detection(y[:2], truth[:2], 0.15)
+    nullable = pd.Series([True, False, True, None, False], dtype="boolean", index=range(5, 10))
+    for masked in (np.ma.array(truth, mask=[0, 0, 0, 1, 0]), nullable, nullable.astype("bool[pyarrow]")):
+        assert detection(y, masked, 0.15) == detection(y[:2], truth[:2], 0.15)
     assert detection(y, truth, 0.5).recall == 1.0
     nothing = detection(y, truth, 0.05)
     assert np.isnan(nothing.precision) and nothing.recall == nothing.f1 == 0.0
