@@ -159,6 +159,10 @@ class RepairPlan:
     def __len__(self) -> int:
         return int(self.table.num_rows)
 
+    def __repr__(self) -> str:
+        counts = (f", {n:,} {action}" for action, n in counted(self.table["action"]).items())
+        return f"RepairPlan({len(self):,} pairs{''.join(counts)})"
+
     def to_pandas(self) -> "pd.DataFrame":
         """Return the table as a data frame."""
         return self.table.to_pandas()

@@ -67,6 +67,7 @@ def test_the_reason_of_before_goes_with_the_action_of_before(tmp_path: Path) -> 
     assert (reasons[0], reasons[1], reasons[4]) == ("by hand", "mismatched caption", None)
     assert reasons[5] == "broken image" and reasons[6] == "by hand"
     assert plan.summary().reasons == {"by hand": 2}
+    assert repr(plan) == "RepairPlan(8 pairs, 2 drop, 1 rematch_text, 1 rematch_image, 3 keep, 1 quarantine)"
 
 
 def test_a_repair_may_be_taken_back_or_dropped(tmp_path: Path) -> None:
