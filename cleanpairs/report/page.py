@@ -73,6 +73,7 @@ def write_report(
     pairs = load_pairs(pairs)
     outcome, info, settings = outcome_of(scores, threshold, plan, truth), info or {}, settings or {}
     check_whole("the report", "count", count, 0)
+    why = None if why is None else list(why)  # a Series has its own index
     for what, n in (("scores are", len(outcome)), ("reasons (why) are", len(why or outcome))):
         if n != len(pairs):
             raise DataError(f"the {what} about {n} pairs, and the data holds {len(pairs)}")

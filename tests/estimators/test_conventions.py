@@ -186,7 +186,18 @@ def test_what_takes_pairs_takes_a_frame(frame: pd.DataFrame, tmp_path: Path) -> 
     fitted = model(random_state=0).fit(frame)
     plan = fitted.rematch(frame)
     assert export_pairs(frame, plan, tmp_path / "out.parquet").pairs == 48
-    write_report(tmp_path / "r.html", title="A frame", scores=fitted, threshold=0.5, pairs=frame, plan=plan)
+    why = pd.Series([f"reason {i}" for i in range(48)], index=range(48, 0, -1))
+    for name, reasons in (("r", why), ("s", why.tolist())):
+        write_report(
+            tmp_path / f"{name}.html",
+            title="A frame",
+            scores=fitted,
+            threshold=0.5,
+            pairs=frame,
+            plan=plan,
+            why=reasons,
+        )
+    assert (tmp_path / "r.html").read_bytes() == (tmp_path / "s.html").read_bytes()
     with pytest.raises(ConfigError, match="not to DataFrame; load_pairs makes"):
         plan.apply(frame)
     with pytest.raises(DataError, match="as many truths"):
