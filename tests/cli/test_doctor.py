@@ -79,7 +79,7 @@ def test_two_packages_of_one_module_and_an_extra_that_lacks(monkeypatch: pytest.
     assert extras["extra ray"] == 'pip install "cleanpairs[ray]"' and extras["extra clip"] == ""
 
 
-def test_a_gpu_that_is_not_used_and_one_that_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_gpus_that_are_used_and_not_and_more_threads_than_cpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     facts = {"threads": 1, "cuda_build": "12.8", "devices": ["A GPU"], "faiss_gpu": False}
     found = {check.name: check for check in diagnosis.machine(facts)}
     assert found["device"].state == "ok" and "A GPU" in found["device"].found
@@ -89,11 +89,7 @@ def test_a_gpu_that_is_not_used_and_one_that_is(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setenv("PATH", str(tmp_path))
     device, cpu, _ = diagnosis.machine({**NO_GPU, "threads": 1})
     assert device.state == "warning" and "CPU build" in device.found and cpu.state == "ok"
-
-
-def test_more_threads_than_cpus() -> None:
-    threads = len(os.sched_getaffinity(0)) + 1
-    _, cpu, _ = diagnosis.machine({**NO_GPU, "threads": threads})
+    _, cpu, _ = diagnosis.machine({**NO_GPU, "threads": len(os.sched_getaffinity(0)) + 1})
     assert cpu.state == "warning" and "OMP_NUM_THREADS" in cpu.remedy
 
 
