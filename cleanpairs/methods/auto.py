@@ -254,9 +254,9 @@ class Auto(PairCleaner):
 
     def _judge_all(self, correspondence: np.ndarray) -> None:
         super()._judge_all(correspondence)
-        known = correspondence[np.isfinite(correspondence)]
-        self.noise_rate_ = float(1 - known.mean(dtype=np.float64))
         if self.calibration_ is not None:
+            known = correspondence[np.isfinite(correspondence)]
+            self.noise_rate_ = float(1 - known.mean(dtype=np.float64))
             self.calibration_ = self.calibration_.moved(self.noise_rate_)
             rate = self.calibration_.noise_rate(len(known))
             self.noise_rate_interval_ = rate.low, rate.high
@@ -305,8 +305,6 @@ class Auto(PairCleaner):
         self.standing_out_ = fit.usable[known.agreement.standing_out()]
         rate = UNDETERMINED if known.plants_similar_pairs else rate
         self.noise_rate_, self.noise_rate_interval_ = rate.value, (rate.low, rate.high)
-        if known.by_similarity and np.isnan(rate.value) and not known.plants_similar_pairs:
-            self.noise_rate_ = known.agreement.noise_rate  # without an interval: too few planted pairs for one
 
     def _model_and_temperature(self, networks: DualEncoder, fit: Fit) -> tuple[DualEncoder, float]:
         """The networks and the regression. The cosines of each with as much spread over random pairs as the other's."""

@@ -225,11 +225,12 @@ def test_where_the_agreement_sees_nothing_the_planted_pairs_tell(monkeypatch: py
     assert model.rematch(apply_noise(clean, noise)).summary().judged and seen == [700]  # they take long
 
 
-def test_too_few_pairs_to_plant_leave_the_noise_rate_undetermined() -> None:
-    model = small(epochs=4, label_epochs=3).fit(corpus(100))
-    assert np.isnan(model.noise_rate_) and model.calibration_ is None
+@pytest.mark.parametrize("pairs", [corpus(100), vector_pairs(100, 20, 3.0)[0]], ids=["captions", "vectors"])
+def test_too_few_pairs_to_plant_leave_the_noise_rate_undetermined(pairs: Pairs) -> None:
+    model = small(epochs=4, label_epochs=3).fit(pairs)
+    assert np.isnan(model.noise_rate_) and np.isnan(model.noise_rate_interval_).all() and model.calibration_ is None
     assert np.isfinite(model.correspondence_).all()
-    assert [line["stage"] for line in model.history_] == [1] * 4  # nothing is to be calibrated
+    assert [line["stage"] for line in model.history_] == [1] * 4 * bool(pairs.captions[0])  # nothing to be calibrated
 
 
 @pytest.mark.parametrize("retrieval", [False, True])
