@@ -170,7 +170,7 @@ def check_stored(recipe: Recipe, run: str | Path) -> None:
     data, opened = recipe.data, Run.open(run)
     where = opened.path / "recipe.yaml"
     source = open_recorded(data.train, _options(data), where)
-    if source.fingerprint != (opened.info.get("input") or {}).get("fingerprint"):
+    if not opened.is_fitted_on(source):
         raise DataError(f"{data.train} has changed since the run {opened.path.name} was begun on it; fit again")
     if data.val is not None:
         check_recorded(data.val, options_for_others(data.val, str(data.train), _options(data)), where)

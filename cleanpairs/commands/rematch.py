@@ -115,8 +115,7 @@ def rematch_run(
         raise OutputExistsError(f"{out} exists; --overwrite replaces it")
     folder = out.with_name(out.name + ".parts").absolute()
     source, read = _source_of(run, data, columns)
-    fitted = data is None or source.fingerprint == run.info.get("input", {}).get("fingerprint")  # moved
-    planning = Planning(run, source, read, settings or RepairSettings(), folder, engine, fitted=fitted)
+    planning = Planning(run, source, read, settings or RepairSettings(), folder, engine)
     many = out.suffix != ".csv" and source.n_rows >= streamed_from and recaption is None
     scorer = planning.row_scorer() if many else None
     if scorer is None:
@@ -143,7 +142,7 @@ def _source_of(run: Run, data: str | Path | None, columns: dict[str, Any]) -> tu
 
 
 class Planning:
-    """Plans the repairs of the ``source`` that a run was ``fitted`` on, or of other data.
+    """Plans the repairs of the ``source`` that a run was fitted on, or of other data.
 
     ``read``: the data, and how it is read, as a plan notes them. ``engine``: what searches.
     ``parts``: the folder for the files of several workers.
@@ -153,9 +152,9 @@ class Planning:
 
     def __init__(
         self, run: Run, source: Source, read: Mapping[str, Any], settings: RepairSettings, parts: Path,
-        engine: Engine | None, *, fitted: bool = True,
+        engine: Engine | None,
     ) -> None:  # fmt: skip
-        scores = run.fitted_scores()
+        scores, fitted = run.fitted_scores(), run.is_fitted_on(source)
         self.model: PairScorer = run.estimator(scores, fitted=not fitted)
         self.source, self.read, self.settings, self.parts = source, read, settings, parts
         self.engine = engine or make_engine("local")

@@ -28,7 +28,7 @@ import pyarrow as pa
 from cleanpairs.core.errors import ConfigError, DataError, OutputError, OutputExistsError
 from cleanpairs.core.parameters import is_share
 from cleanpairs.core.regular import read_json, read_lines, reading, sha256_of, writing
-from cleanpairs.data import ParquetSink, load_source, open_recorded, staged_file
+from cleanpairs.data import ParquetSink, Source, load_source, open_recorded, staged_file
 from cleanpairs.data.atomic import write_whole
 from cleanpairs.data.guard import holds, refuse_foreign, refuse_labels
 from cleanpairs.data.locks import lock_of
@@ -437,6 +437,10 @@ class Run:
         """Return the pairs that the run was fitted on, read again. See :meth:`open_input`."""
         return load_source(self.open_input())
 
+    def is_fitted_on(self, source: Source) -> bool:
+        """Whether ``source`` is what the run was fitted on, or its fit was begun on, wherever it lies now."""
+        return source.fingerprint == (self.info.get("input") or {}).get("fingerprint")
+
     def open_input(self) -> Any:
         """Return the source of what the run was fitted on. DataError if it has changed."""
         given = self.info.get("input")
@@ -452,7 +456,7 @@ class Run:
                 f"{error}; the run {self.path.name} was fitted on it: put it back, or give its new place as DATA to "
                 "rematch or score"
             ) from error
-        if source.fingerprint != given.get("fingerprint"):
+        if not self.is_fitted_on(source):
             raise DataError(f"{given['data']} has changed since the run {self.path.name} was fitted on it; fit again")
         return source
 
