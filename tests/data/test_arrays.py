@@ -69,6 +69,19 @@ def test_a_damaged_header_is_an_error_of_the_data(tmp_path: Path) -> None:
             read_npy(tmp_path / "a.npy")
 
 
+PICKLED = io.BytesIO()
+np.save(PICKLED, np.array([{"a": 1}], dtype=object), allow_pickle=True)
+ZIPPED = io.BytesIO()
+np.savez(ZIPPED, np.arange(3))
+
+
+@pytest.mark.parametrize("data", [b"", b"\x93NUMPY", b"<html>", b"PK\x03\x04", PICKLED.getvalue(), ZIPPED.getvalue()])
+def test_other_files_are_refused(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "a.npy").write_bytes(data)
+    with pytest.raises(DataError, match=r"a\.npy"):
+        read_npy(tmp_path / "a.npy")
+
+
 # -- Rows that are computed once: cached equals fresh, killed and gone on equals whole, and what is damag --
 
 
