@@ -393,12 +393,12 @@ def as_dataset(data: Any, split: str | None = None) -> Any:
 
 def _storable(cell: Any) -> Any:
     """A cell. A path becomes text. An image loses the name of its file where it differs from the file, which `datasets`
-    would read in its place.
+    would read in its place. Without a file it loses its format where that may lose pixels: `datasets` encodes it again.
     """
     if isinstance(cell, Path):
         return str(cell)
-    name = getattr(cell, "filename", "") if hasattr(cell, "getexif") else ""
-    if not name:
+    name = getattr(cell, "filename", "")
+    if not hasattr(cell, "getexif") or (not name and cell.format in (None, "PNG", "GIF", "BMP")):
         return cell
     from PIL import Image
 

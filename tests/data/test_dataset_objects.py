@@ -116,6 +116,17 @@ def test_paths_in_structs_are_of_the_working_directory(
     assert load_pairs(held).source.fingerprint == there
 
 
+@pytest.mark.parametrize("kind", ["JPEG", "WEBP", "GIF"])
+def test_an_image_that_is_no_file_keeps_its_pixels(kind: str) -> None:
+    buffer, noise = io.BytesIO(), np.random.default_rng(0).integers(0, 256, (16, 16, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(buffer, kind)
+    image = Image.open(buffer)
+    image.load()
+    for data in ({"image": [image], "caption": ["a"]}, pd.DataFrame({"image": [image], "caption": ["a"]})):
+        stored = Image.open(io.BytesIO(load_pairs(data).images.read([0])[0] or b""))
+        np.testing.assert_array_equal(stored.convert("RGB"), image.convert("RGB"))
+
+
 def test_what_was_drawn_in_a_picture_is_kept_and_its_file_may_be_gone(tmp_path: Path) -> None:
     for name in ("drawn.png", "gone.png", "same.jpg"):
         coloured(1).save(tmp_path / name)
