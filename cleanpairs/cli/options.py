@@ -295,7 +295,8 @@ def written_and_read(ctx: click.Context) -> tuple[list[Path], list[Path], list["
     for param, value in given:
         if isinstance(kind := param.type, Writes):
             output = Path(value)
-            outputs.append(output := output.parent if "{" in output.name else output)  # DIR/{00000..}.tar
+            tars = output.suffix == ".tar" and set("{*") & set(output.name)  # DIR/{00000..}.tar
+            outputs.append(output := output.parent if tars else output)
             extra += [output.with_name(output.name + end) for end in kind.extra if output.name]
             free += kind.in_run
     for param, value in given if outputs else ():

@@ -266,19 +266,19 @@ def test_every_format(export: Callable[..., Result]) -> None:
     done = export("--repaired", "out.parquet", "--format", "xml")
     assert done.exit_code == 2 and "webdataset" in done.output and not Path("out.parquet").exists()
     for argv in (
-        ["--repaired", "out.parquet"],
-        ["--repaired", "ds", "--format", "datasets"],
+        ["--repaired", "out{1}.parquet"],
+        ["--repaired", "d{s}", "--format", "datasets"],
         ["--repaired", "shards/{00000..}.tar", "--shard-size", "2"],
         ["--repaired", "kept.npy", "--license", "cc0-1.0", "--card", "kept.md"],
     ):
         done = export(*argv, "--json")
         assert done.exit_code == 0, done.output
         assert json.loads(done.output)["rows"] == 3
-    assert pq.read_table("out.parquet")["caption"].to_pylist() == ["text 0", "text 2", "text 4"]
-    assert len(datasets.load_from_disk("ds")) == 3
+    assert pq.read_table("out{1}.parquet")["caption"].to_pylist() == ["text 0", "text 2", "text 4"]
+    assert len(datasets.load_from_disk("d{s}")) == 3
     assert sorted(p for p in os.listdir("shards") if p.endswith(".tar")) == ["00000.tar", "00001.tar"]
     assert len(np.load("kept.npy")) == 3 and "license: cc0-1.0" in Path("kept.md").read_text()
-    for name in ("out.parquet", "ds", "shards", "kept.npy"):
+    for name in ("out{1}.parquet", "d{s}", "shards", "kept.npy"):
         assert Path(f"{name}.ledger.parquet").exists() and Path(f"{name}.manifest.json").exists()
 
 
