@@ -13,6 +13,7 @@ from cleanpairs.data.formats.remote import bytes_of, location
 from cleanpairs.data.images import image_header
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.readers import iter_tables
+from cleanpairs.data.text import concerns_caption
 
 Facts = dict[str, Any]
 
@@ -26,6 +27,7 @@ def inspect_pairs(pairs: Pairs, *, rows: int = 5, decode: str = "sample", filter
     Returns a dict, among others with:
 
     - ``files``, ``bytes``: of the table
+    - ``unusable_images``: those that are missing, such as failed downloads, or cannot be read
     - ``distinct_images``: by bytes, or vectors
     - ``distinct_captions``: by normalised text
     - ``duplicate_pairs``: those that repeat another in both
@@ -42,6 +44,7 @@ def inspect_pairs(pairs: Pairs, *, rows: int = 5, decode: str = "sample", filter
     role |= dict.fromkeys(TRUTH, "truth")
     array, text = pairs.images.array(), pairs.text_vectors
     groups = np.stack([pairs.pair_image_group, pairs.text_group], axis=1)
+    unusable = [i for i, why in pairs.reasons.items() if not concerns_caption(why)]
     return {
         "reader": source.kind,
         "files": [location(p) for p in source.files],
@@ -53,6 +56,7 @@ def inspect_pairs(pairs: Pairs, *, rows: int = 5, decode: str = "sample", filter
         "rows": source.n_rows,
         "pairs": len(pairs),
         "images": len(pairs.images),
+        "unusable_images": len(np.unique(pairs.image_index[unusable])),
         "distinct_images": len(np.unique(pairs.image_group)),
         "distinct_captions": len(np.unique(pairs.text_group)),
         "duplicate_pairs": len(pairs) - len(np.unique(groups, axis=0)),

@@ -56,6 +56,7 @@ def test_json_has_all_of_it(command: Command, data: Path) -> None:
     }  # fmt: skip
     assert seen["columns"][1]["type"] == "binary"
     assert [seen[k] for k in ("rows", "pairs", "images", "duplicate_pairs", "corrupted")] == [10, 10, 10, 1, 1]
+    assert seen["unusable_images"] == 1
     assert seen["distinct_images"] == 9 and seen["distinct_captions"] == 8  # 6 and 7 alike; " " and none are one text
     score = seen["precomputed_scores"]["clip_l14_similarity_score"]
     assert score["known"] == 9 and score["quantiles"]["0.5"] == pytest.approx(0.5)
@@ -75,6 +76,7 @@ def test_for_a_person(command: Command, data: Path) -> None:
     for words in (
         "text                       string  <- captions",
         "pairs        10  (3 quarantined, 1 duplicate)",
+        "images       10  (9 distinct, 1 unusable)",
         "truth        1 pair wrong",
         "precomputed score  clip_l14_similarity_score  (9 known)",
         "quarantined  3 of 10 pairs",
