@@ -2,6 +2,7 @@
 the worst pairs of a corpus, however few: one ranked list, a row an issue, as cleanlab's tables of issues are.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -258,16 +259,19 @@ class _Side:
 def _odd_captions(
     pairs: Pairs, texts: Callable[[np.ndarray], np.ndarray], *, most_groups: int = 50_000, most_rows: int = 1000
 ) -> Iterator[Issue]:
-    """Yield for each image of several rows the caption that is least like one of the others. No quarantined pair.
+    """Yield for each image of several files the caption that is least like one of the others. No quarantined pair.
+    The keys ``a.jpg#0`` and ``a.jpg#1`` are of one file.
 
     The first ``most_groups`` images with several captions are compared, by the first ``most_rows`` of each.
     """
+    _, first, image = np.unique(pairs.image_index, return_index=True, return_inverse=True)
+    file = np.array([hash(re.sub(r"#\d+$", "", pairs.keys[i])) for i in first.tolist()], np.int64)[image]
     group = pairs.pair_image_group
     order = np.argsort(group, kind="stable")
     order = order[~np.isin(order, list(pairs.reasons))]
     starts = np.flatnonzero(np.diff(group[order], prepend=-1)) if len(order) else order
     several = np.ones(len(starts), bool)
-    for values in (pairs.row[order], pairs.text_group[order]):
+    for values in (file[order], pairs.text_group[order]):
         several &= np.minimum.reduceat(values, starts) < np.maximum.reduceat(values, starts) if len(starts) else True
     ends = np.append(starts[1:], len(order))
     chosen = zip(starts[several][:most_groups], ends[several][:most_groups], strict=True)
@@ -275,7 +279,7 @@ def _odd_captions(
     vectors = np.split(texts(np.concatenate(groups)), np.cumsum([len(g) for g in groups])[:-1]) if groups else []
     for rows, own in zip(groups, vectors, strict=True):
         similar = own @ own.T
-        similar[pairs.row[rows][:, None] == pairs.row[rows]] = np.inf  # captions of one row may differ
+        similar[file[rows][:, None] == file[rows]] = np.inf  # captions of one file may differ
         at = int(similar.min(axis=1).argmin())
         other = int(similar[at].argmin())
         if pairs.text_group[rows[at]] != pairs.text_group[rows[other]]:

@@ -156,9 +156,11 @@ def test_issues_are_ranked_however_few_are_flagged() -> None:
     rng = np.random.default_rng(0)
     features = rng.normal(size=(60, 1, 8)).astype(np.float32)
     features[31], features[12], features[[50, 51]] = features[30], features[13], 0
+    features[41] = features[40]
     reasons = {5: "filter blank: the image shows one colour", 12: "the caption is empty", 9: "the image is broken"}
     reasons |= {50: "there is no vector", 51: "there is no vector"}
-    pairs = replace(Pairs.from_arrays(captions, features=features), reasons=reasons)
+    keys = [f"{i}.jpg" for i in range(40)] + [f"40.jpg#{i}" for i in range(2)] + [f"{i}.jpg" for i in range(42, 60)]
+    pairs = replace(Pairs.from_arrays(captions, features=features, keys=keys), reasons=reasons)
     texts = unit(rng.normal(size=(60, 8)))
     texts[31], texts[12] = -texts[30], 0
     y = np.linspace(0.6, 0.99, 60)
@@ -173,6 +175,8 @@ def test_issues_are_ranked_however_few_are_flagged() -> None:
     assert "2 images" in found["one caption, many images"][0]["why"]
     assert [r["pair_id"] for r in found["uninformative"]] == [5]
     assert [r["pair_id"] for r in found["another script"]] == [20] and "Cyrillic" in found["another script"][0]["why"]
+    shared = replace(pairs, image_index=np.where(np.arange(60) == 31, 30, np.arange(60)))
+    assert "pair 31" not in str(Explainer(shared, asked.vectors, y, 0.5).issues(3)["why"].to_pylist())
     near = found["near-duplicate images, different captions"]
     assert [r["pair_id"] for r in near] == [30] and near[0]["score"] < 1e-6 and "pair 31" in near[0]["why"]
     assert [r["rank"] for r in found["doubtful"]] == [1, 2, 3]
