@@ -354,6 +354,8 @@ def test_few_pairs(method: Any, fitted: Any, tmp_path: Path) -> None:
     none = suited(method, corpus(0))
     assert len(model.score_pairs(none)) == len(model.predict(none)) == len(model.rematch(none).table) == 0
     assert np.isfinite(model.score_pairs(suited(method, corpus(1, seed=8)))).all()
+    with pytest.raises(DataError, match="val holds no usable pair"):
+        tiny(method).fit(suited(method, corpus(40)), val=none)
     with pytest.raises(DataError, match="at least one"):
         model.evaluate(none)
 

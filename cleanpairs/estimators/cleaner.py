@@ -29,7 +29,7 @@ from cleanpairs.estimators.batches import RowScorer, VectorScorer
 from cleanpairs.estimators.encoders import AUTO, GIVEN, WORDS, Encoders, takes_sentences, text_encoder_for
 from cleanpairs.estimators.null_threshold import null_threshold
 from cleanpairs.estimators.persistence import Saved, Stored
-from cleanpairs.estimators.scorer import Embedded, PairScorer, checked_captions, with_images
+from cleanpairs.estimators.scorer import Embedded, PairScorer, checked_captions, validation_pairs, with_images
 from cleanpairs.estimators.settings import FitSettings, ModelSettings
 from cleanpairs.features import Captions, ImageMatrix
 from cleanpairs.features.rows import Progress
@@ -205,7 +205,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
             raise ConfigError("resume=True needs the run_dir of the fit that was interrupted")
         with own_modes(), distributed.process_group(self._resolved_device()):
             self._begin()
-            pairs, val = load_pairs(pairs), None if val is None else load_pairs(val)
+            pairs, val = load_pairs(pairs), validation_pairs(val)
             self._refuse_different_processes(pairs)
             with distributed.first_goes_ahead():
                 progress = (on_encode, on_encode_texts) if distributed.rank() == 0 else (None, None)

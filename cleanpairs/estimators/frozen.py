@@ -27,7 +27,7 @@ from cleanpairs.encoders.model_files import FrozenPair
 from cleanpairs.estimators.batches import RowScorer
 from cleanpairs.estimators.encoders import GIVEN, Encoders, check_vectors, refuse_without_captions, resolved
 from cleanpairs.estimators.persistence import Saved, Stored
-from cleanpairs.estimators.scorer import Embedded, PairScorer, checked_captions, with_images
+from cleanpairs.estimators.scorer import Embedded, PairScorer, checked_captions, validation_pairs, with_images
 from cleanpairs.estimators.settings import check_model
 from cleanpairs.features.rows import Progress
 from cleanpairs.ops.matching import unit_rows
@@ -381,7 +381,7 @@ class FrozenScorer(PairScorer):
         """
         self.validate()
         self._begin()
-        pairs = load_pairs(pairs)
+        pairs, val = load_pairs(pairs), validation_pairs(val)
         model = self._load_model(pairs)
         images, texts, self.quarantined_ = self._encode(pairs, on_encode, on_encode_texts)
         usable = self._usable(pairs)

@@ -193,6 +193,30 @@ class Embedded:
         return recall_folds(of, len(images), owner, folds)
 
 
+def validation_pairs(val: Any) -> Pairs | None:
+    """Load the pairs of ``val``, if there are any to be loaded.
+
+    Parameters
+    ----------
+    val : pairs, optional
+        As :func:`cleanpairs.load_pairs` takes them.
+
+    Returns
+    -------
+    Pairs or None
+        None where ``val`` is.
+
+    Raises
+    ------
+    DataError
+        None of them is usable.
+    """
+    pairs = None if val is None else load_pairs(val)
+    if pairs is not None and len(pairs.reasons) == len(pairs):
+        raise DataError("val holds no usable pair")
+    return pairs
+
+
 def with_images(pairs: Pairs, rows: np.ndarray) -> tuple[Pairs, np.ndarray]:
     """Select pairs, with the images that they use.
 
