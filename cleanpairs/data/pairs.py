@@ -111,6 +111,9 @@ class Pairs:
         features = image_vectors if features is None else features
         if (features is None) == (images is None):
             raise DataError("give either image_vectors (features) or images")
+        for name, listed in (("captions", captions), ("keys", keys)):
+            if isinstance(listed, str):
+                raise DataError(f"{name} are a list, found the text {listed[:40]!r}")
         captioned = captions is not None
         if not captioned and (text_vectors is None or features is None):
             raise DataError("captions may be left out only where there are vectors of both sides")

@@ -89,6 +89,8 @@ def test_arrays_that_do_not_fit() -> None:
         ({"images": [*images, b"3"]}, "2 captions need 2 images, found 3"),
         ({"images": [Image.new("L", (2, 2))] * 2}, "load_pairs"),
         ({"captions": ["a", 5], "images": images}, "caption 1 is 5"),
+        ({"captions": "ab", "images": images}, "captions are a list, found the text 'ab'"),
+        ({"keys": "ab", "images": images}, "keys are a list, found the text 'ab'"),
     ):  # fmt: skip
         with pytest.raises(DataError, match=said):
             Pairs.from_arrays(**{"captions": ["a", "b"]} | bad)  # type: ignore[arg-type]
