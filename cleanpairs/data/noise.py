@@ -140,7 +140,7 @@ def inject_noise(
     pairs = load_pairs(pairs)
     if not is_share(rate):
         raise ConfigError(f"the noise rate must be in [0, 1], found {rate!r}")
-    check_seed("inject_noise", seed)
+    check_seed("noise", seed)
     kind, rng = kind if isinstance(kind, NoiseKind) else NoiseKind.parse(str(kind)), np.random.default_rng(seed)
     if per not in ("caption", "image"):
         raise ConfigError(f"noise is per 'caption' or per 'image', found {per!r}")

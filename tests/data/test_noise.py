@@ -409,7 +409,7 @@ def test_what_does_not_go_together() -> None:
         ({"rate": -0.1}, ConfigError, r"\[0, 1\]"),
         ({"rate": float("nan")}, ConfigError, r"\[0, 1\]"),
         ({"per": "row"}, ConfigError, "'row'"),
-        ({"seed": -1}, ConfigError, "^seed of inject_noise must"),
+        ({"seed": -1}, ConfigError, "^seed of noise must"),
         ({"kind": "shift", "per": "image"}, ConfigError, "leave per out"),
         ({"kind": "within:c", "groups": [1, 2]}, ConfigError, "3 groups"),
         ({"kind": "within:c"}, DataError, "memory"),
