@@ -142,7 +142,8 @@ class Explainer:
         ids = np.flatnonzero(ids) if ids.dtype == bool and ids.shape == self.pairs.shape else ids
         odd = [i for i in ids.tolist() if type(i) is not int or not 0 <= i < len(self.pairs)]
         if odd:
-            raise ConfigError(f"there are the pairs 0 to {len(self.pairs) - 1}, and no pair {odd[0]!r}")
+            mask = f"; a mask has the shape {self.pairs.shape}, found {ids.shape}" * (ids.dtype == bool)
+            raise ConfigError(f"there are the pairs 0 to {len(self.pairs) - 1}, and no pair {odd[0]!r}{mask}")
         return ids.astype(np.int64)
 
     def explain(self, pair_ids: Sequence[int] | np.ndarray, *, neighbours: int = 3) -> list[Explanation]:

@@ -101,7 +101,7 @@ def test_neighbours_are_trusted_others_of_the_same_kind() -> None:
     assert model.explain(wrong) == model.explain(np.flatnonzero(wrong)) and model.why(3) == model.why([3])
     with pytest.raises(ConfigError, match="no pair 400"):
         model.explain([N])
-    with pytest.raises(ConfigError, match="no pair True"):
+    with pytest.raises(ConfigError, match=r"no pair True; a mask has the shape \(400,\), found \(2,\)"):
         model.explain([True, False])
     with pytest.raises(ConfigError, match="no pair 'k3'"):
         model.explain(["k3"])  # type: ignore[list-item]
