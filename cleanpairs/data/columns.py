@@ -87,7 +87,7 @@ def score_columns(columns: Mapping[str, str]) -> list[str]:
 
 _WANTED = {
     "text": "text, or a list of text",
-    "image": "bytes, struct<bytes, path>, or paths",
+    "image": "bytes, struct<bytes, path>, paths, or Pillow's images (Image.fromarray)",
     "key": "text or numbers",
     "features": "a list of numbers, or a list of such lists",
     "text_features": "a list of numbers",

@@ -309,10 +309,10 @@ def _as_parquet(data: Any, split: str | None, text: str | None) -> Path:
             raise DataError("the DataFrame holds no row")
         with reading("the DataFrame", "taken as a table", pa.ArrowException, ValueError, TypeError):
             cells = (cell for name in data.columns for cell in data[name].head(100))
-            if any(hasattr(c, "getexif") or isinstance(c, Path) or getattr(c, "ndim", 0) == 2 for c in cells):
+            if any(hasattr(c, "getexif") or isinstance(c, Path) or getattr(c, "ndim", 0) > 1 for c in cells):
                 columns = {name: zip(data[name], data[name].isna(), strict=True) for name in data.columns}
                 data = {name: [None if missing else cell for cell, missing in cells] for name, cells in columns.items()}
-                dataset = as_dataset(data)  # images, paths, regions
+                dataset = as_dataset(data)  # images, paths, regions, pixels
             else:
                 texts = {  # Parquet has no categories that are intervals, as of pandas.cut, periods or tuples
                     name: data[name].cat.rename_categories(str)
