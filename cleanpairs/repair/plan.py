@@ -139,6 +139,7 @@ class RepairPlan:
     - ``confidence``: probability that the repaired pair belongs together, null where undetermined
     - ``donor_use``: how many repaired rows carry the caption or image that was taken
     - ``reason``: why it was dropped or quarantined, or which kind of donor it has
+    - ``why``: what the run says against the pair. Null where it says nothing
     - ``captions``: those of several donors, whose weights add up to ``repair_score``. Null where there is one donor
 
     Raises DataError: the table is no plan. A column is missing, the pairs are not 0 .. N-1 in order, an action is

@@ -19,6 +19,7 @@ from cleanpairs.core import errors
 from cleanpairs.core.recipe import find_recipes
 from cleanpairs.core.registry import METHODS
 from cleanpairs.estimators import PairCleaner
+from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
 
 REPO = Path(__file__).resolve().parents[2]
 DOCS = REPO / "docs"
@@ -151,6 +152,10 @@ def test_the_table_of_methods_is_of_the_registry() -> None:
 def test_the_parameters_of_all_methods_are_described_in_the_class() -> None:
     shared = set(inspect.signature(PairCleaner).parameters)
     assert shared == set(re.findall(r"^(\w+) : ", str(PairCleaner.__doc__), re.M)) and len(shared) > 30
+
+
+def test_the_columns_of_a_plan_are_described() -> None:
+    assert [name for name in PLAN_SCHEMA.names if f"``{name}``" not in str(RepairPlan.__doc__)] == []
 
 
 def test_the_page_of_recipes_names_what_ships() -> None:
