@@ -302,6 +302,9 @@ def _as_parquet(data: Any, split: str | None, text: str | None) -> Path:
             f"the {type(data).__name__} is one column, and pairs take two: give a DataFrame or a dict with images and "
             "captions"
         )
+    names = getattr(getattr(data, "index", None), "names", ())  # of the index of a DataFrame
+    if named := [name for name in names if name is not None and name not in data.columns]:
+        data = data.reset_index(named)
     data = _with_captions(data, text)
     dataset = as_dataset(data, split)
     if dataset is None and hasattr(data, "columns") and hasattr(getattr(data, "dtypes", None), "items"):

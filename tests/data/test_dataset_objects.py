@@ -83,6 +83,16 @@ def test_errors_speak_of_the_object_and_of_parameters(data: Any, options: dict[s
     assert "cache" not in str(caught.value) and "--image" not in str(caught.value)
 
 
+def test_a_named_index_of_a_frame_is_a_column() -> None:
+    """As in the Parquet that pandas writes. An index without a name is none."""
+    columns = {"image_features": [[0.5, k] for k in range(4)], "caption": list("abcd")}
+    frame = pd.DataFrame(columns, index=pd.Index([f"k{i}" for i in range(4)], name="uid"))
+    assert load_pairs(frame).keys == ["k0", "k1", "k2", "k3"]
+    for other in (frame.rename_axis(None), frame.rename_axis("caption")):
+        table = next(iter(iter_tables(load_pairs(other).source)))
+        assert table.schema.names == ["image_features", "caption"] and table["caption"].to_pylist() == list("abcd")
+
+
 def test_ranges_of_a_frame_are_categories() -> None:
     frame = pd.DataFrame({"image_features": [[0.5, k] for k in range(4)], "caption": list("abcd")})
     frame["range"], frame["pair"] = pd.cut(pd.Series([1, 2, 3, 9]), [0, 2, 4]), pd.Categorical([(1, 2)] * 4)
