@@ -426,6 +426,8 @@ def dataset_tables(dataset: Any) -> Iterator[pa.Table]:
     from datasets.table import embed_table_storage
 
     name = f"the {type(dataset).__name__}"
+    if getattr(dataset, "format", {}).get("type") == "custom":
+        raise DataError(f"{name} has a transform, which is not applied: give .with_format(None), or .map(transform)")
     with reading(name, "taken as a table; its features may have to be given", pa.ArrowException):
         features = dataset.features
         if features is None:  # of a stream

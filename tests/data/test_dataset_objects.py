@@ -69,6 +69,7 @@ def test_every_kind_of_object_is_the_same_corpus(dataset: datasets.Dataset) -> N
         ([(coloured(0), "a")], {}, "a list of dicts, one for each pair, .*, not of tuple"),
         ({"text": ["a"]}, {}, r"the dict has no column of images or vectors; name one with image_column \("),
         (pd.DataFrame({"image": [np.zeros((4, 4, 3), np.uint8)], "text": ["a"]}), {}, r"images \(Image.fromarray\)"),
+        (datasets.Dataset.from_dict({"image": [b"x"], "text": ["a"]}).with_transform(dict), {}, "has a transform"),
         (pd.DataFrame({"image": [b"x"]}), {}, "the DataFrame has no column of captions; name one with text_column"),
         ([{"image": b"x", "caption": "a"}], {"text_column": "nope"}, "the list has no column 'nope'"),
         ({"url": ["http://x/y.png"], "caption": ["a"]}, {}, "the images of the dict are URLs"),
