@@ -279,7 +279,7 @@ class Fitted:
         The trusted pairs that scores refer to.
 
     calibration_ : Calibration or None
-        What turns scores into probabilities. None where the correspondence is no probability.
+        What turns scores into probabilities. None where the correspondence is no calibrated probability.
 
     tau_ : float
         Temperature of the matching probability.
