@@ -480,7 +480,7 @@ class ScoreProbability:
     Parameters
     ----------
     noise_rate : float
-        Noise rate of the pairs that it is learned from.
+        Noise rate of the pairs that it is learned from. NaN: undetermined.
     knots, logits : (k,) float
         Rising scores, and the log odds there. Between and beyond they are linear.
     """
@@ -505,14 +505,16 @@ class ScoreProbability:
         ScoreProbability or None
             None of fewer than 80 scores of either kind.
         """
-        calibration = calibrate(observed, null, by_score=True, draws=0) if min(len(observed), len(null)) >= 80 else None
-        if calibration is None:
+        draws = 30 if rate is None else 0
+        found = calibrate(observed, null, by_score=True, draws=draws) if min(len(observed), len(null)) >= 80 else None
+        if found is None:
             return None
-        calibration = calibration if rate is None else calibration.shifted(rate)
+        doubt = doubted(found, len(observed)) if rate is None else found.shifted(rate)
+        calibration = doubt or found
         knots = np.unique(np.quantile(np.concatenate([observed, null]), np.linspace(0, 1, 2001)))
         wrong = calibration.mismatched(positions(knots, observed))
         logits = np.log((1 - wrong) / wrong) + ORDER * np.linspace(-0.5, 0.5, len(knots))
-        return cls(calibration.rate, knots, logits)
+        return cls(calibration.rate if rate is not None or doubt is None else float("nan"), knots, logits)
 
     @classmethod
     def by(cls, calibration: Calibration, observed: np.ndarray) -> "ScoreProbability":
@@ -627,6 +629,16 @@ def noise_rate(
     if contradicted or rate.high - rate.low > widest:
         return UNDETERMINED
     return Estimate(rate.value, float(max(rate.low + min(off, 0), 0)), float(min(rate.high + max(off, 0), 1)))
+
+
+def doubted(calibration: Calibration, n: int) -> Calibration | None:
+    """What judges n pairs whose noise rate is undetermined. None where it is determined.
+
+    pi is an upper estimate. So they are judged by the middle between it and the lower end of its interval.
+    """
+    rate = calibration.noise_rate(n)
+    undetermined = np.isnan(noise_rate(calibration, n).value)
+    return calibration.shifted((rate.low + rate.value) / 2) if undetermined else None
 
 
 def rate_in_words(result: Mapping[str, Any]) -> str:

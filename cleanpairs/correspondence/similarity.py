@@ -17,7 +17,7 @@ import numpy as np
 
 from cleanpairs.core.limits import one_thread
 from cleanpairs.correspondence.agreement import Centred, NeighbourAgreement, products, solved
-from cleanpairs.correspondence.calibration import Calibration, ScoreProbability, calibrate, positions
+from cleanpairs.correspondence.calibration import Calibration, ScoreProbability, calibrate, doubted, positions
 from cleanpairs.ops.mapped import release
 from cleanpairs.ops.matching import places, unit_rows
 from cleanpairs.ops.normalised_similarity import TAU, Background, VectorPairs, cosines
@@ -170,7 +170,7 @@ class SimilarityAgreement(NeighbourAgreement):
     def of_all(self, observed: np.ndarray, matched: np.ndarray) -> "SimilarityAgreement":
         """Of N pairs of which these are a sample, by their scores and P(matched) (N,)."""
         rate = float(1 - matched.mean())
-        known = self.calibration.moved(rate)
+        known = self.calibration if doubted(self.calibration, len(self.observed)) else self.calibration.moved(rate)
         return replace(self, observed=observed, noise_rate=rate, matched=matched, calibration=known)
 
     @property
@@ -354,7 +354,8 @@ def _agreement(pairs: VectorPairs, seed: int, present: float = 1.0) -> Similarit
     if rate < NUMBERS.few_random and apart >= NUMBERS.apart:
         found = _near(observed, near_scores, null_scores, rate, seed)
     calibration = found or calibration
-    correction, matched = NUMBERS.weights[best], 1 - calibration.mismatched(positions(observed, observed))
+    judge = doubted(calibration, len(pairs)) or calibration
+    correction, matched = NUMBERS.weights[best], 1 - judge.mismatched(positions(observed, observed))
     added_alone = (alone[0] - scales[0, 0]) / scales[0, 1] + correction * predicted[0]
     model = SimilarityModel(
         background,
@@ -363,7 +364,7 @@ def _agreement(pairs: VectorPairs, seed: int, present: float = 1.0) -> Similarit
         np.stack([Centred(side).covariance for side in (pairs.images, pairs.texts)]),
         scales,
         correction,
-        ScoreProbability.by(calibration, added_alone),
+        ScoreProbability.by(judge, added_alone),
         matched,
     )
     return SimilarityAgreement(

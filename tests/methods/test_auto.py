@@ -15,10 +15,11 @@ from cleanpairs.core.errors import ConfigError
 from cleanpairs.correspondence.agreement import NeighbourAgreement, normalised_agreement, nothing_known
 from cleanpairs.correspondence.calibration import Estimate, positions
 from cleanpairs.data.noise import apply_noise, inject_noise
-from cleanpairs.estimators import scorer
+from cleanpairs.estimators import PairScorer, scorer
 from cleanpairs.estimators.spaces import frozen_spaces
 from cleanpairs.methods import auto_training, untrained
 from cleanpairs.methods.auto_training import AutoTraining, CalibrationStage, first_within_one_standard_error
+from cleanpairs.methods.clip_score import ClipScore
 from cleanpairs.methods.untrained import plant
 from cleanpairs.ops.normalised_similarity import VectorPairs
 from cleanpairs.trainer.context import EpochContext
@@ -231,6 +232,13 @@ def test_too_few_pairs_to_plant_leave_the_noise_rate_undetermined(pairs: Pairs) 
     assert np.isnan(model.noise_rate_) and np.isnan(model.noise_rate_interval_).all() and model.calibration_ is None
     assert np.isfinite(model.correspondence_).all()
     assert [line["stage"] for line in model.history_] == [1] * 4 * bool(pairs.captions[0])  # nothing to be calibrated
+
+
+@pytest.mark.parametrize("method", [Auto, ClipScore])
+def test_few_of_the_right_pairs_are_flagged_where_the_noise_rate_is_undetermined(method: type[PairScorer]) -> None:
+    pairs = vector_pairs(600, 0, 9.0)[0]
+    model = method(text_encoder="features", require_dependence=False).fit(pairs)
+    assert np.isnan(model.noise_rate_) and (model.correspondence_ < model.threshold_).mean() < 0.08
 
 
 @pytest.mark.parametrize("retrieval", [False, True])
