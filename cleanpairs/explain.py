@@ -156,10 +156,9 @@ class Explainer:
             for fields, low, (own, lacking, new) in zip(near, flagged, self._words_of(ids, vectors[0]), strict=True)
         ]
 
-    def worst(self, count: int) -> np.ndarray:
-        """Return the pairs (k,) with the lowest correspondence, lowest first. Quarantined ones have none."""
-        finite = np.flatnonzero(np.isfinite(self.correspondence))
-        return finite[np.argsort(self.correspondence[finite], kind="stable")][:count]
+    def worst(self, count: int, displaced: Sequence[Mapping[str, Any]] = ()) -> np.ndarray:
+        """Return the pairs (k,) with the lowest correspondence, as of :func:`lowest`."""
+        return lowest(self.correspondence, count, displaced)
 
     def sentences(self) -> dict[int, str]:
         """Pair -> :meth:`why`, of the flagged pairs and the 100 lowest others. Of 100,000 at most."""
@@ -172,11 +171,11 @@ class Explainer:
     ) -> pa.Table:
         """Return the ``count`` worst pairs of each of :data:`ISSUES`, worst first. Columns of :data:`SCHEMA`.
 
-        ``displaced``: of each block of displaced rows the first ``pair_id``, and ``why``, a sentence. ``first``:
-        doubtful pairs that come before those with the lowest correspondence.
+        ``displaced``: of each block of displaced rows the first ``pair_id``, the ``last`` one, and ``why``, a sentence.
+        No other doubtful pair is of a block. ``first``: those that come before the ones with the lowest correspondence.
         """
         pairs = self.pairs
-        worst = np.array(list(dict.fromkeys([*first, *self.worst(count).tolist()]))[:count], np.int64)
+        worst = np.array(list(dict.fromkeys([*first, *self.worst(count, displaced).tolist()]))[:count], np.int64)
         lists: list[list[Issue]] = [
             [(i, float(self.correspondence[i]), why) for i, why in zip(worst.tolist(), self.why(worst), strict=True)],
             sorted(_odd_captions(group_near_vectors(pairs), lambda rows: self.vectors(rows)[1]), key=lambda f: f[1]),
@@ -229,6 +228,18 @@ class Explainer:
             reasons = [f"captions of similar images say {_quoted(expected)}"] if expected else []
         of_them = "of them " if reasons else "caption of a similar image "
         return "; ".join(reasons + ([f"hardly any {of_them}says {_quoted(unsupported)}"] if unsupported else []))
+
+
+def lowest(correspondence: np.ndarray, count: int, displaced: Sequence[Mapping[str, Any]] = ()) -> np.ndarray:
+    """Return the pairs (k,) with the lowest ``correspondence`` (N,), lowest first. Quarantined ones have none.
+
+    Pairs of blocks of ``displaced`` rows, from ``pair_id`` to ``last``, are left out.
+    """
+    listed = np.isfinite(correspondence)
+    for block in displaced:
+        listed[int(block["pair_id"]) : int(block.get("last", -1)) + 1] = False  # older runs do not say the last
+    rows = np.flatnonzero(listed)
+    return rows[np.argsort(correspondence[rows], kind="stable")][:count]
 
 
 class _Side:

@@ -34,7 +34,8 @@ def explain(named: tuple[str, ...], count: int, neighbours: int) -> None:
     the caption that hardly any similar image has in its captions, and words that it lacks.
     """
     run, explainer, ids = _opened(named)
-    explanations = explainer.explain(ids or explainer.worst(count).tolist(), neighbours=neighbours)
+    worst = explainer.worst(count, run.result.get("displaced", ())).tolist()
+    explanations = explainer.explain(ids or worst, neighbours=neighbours)
     words = {} if (opinions := run.opinions()) is None else opinions.in_words()
     _print([replace(explanation, opinion=words.get(explanation.pair_id, "")) for explanation in explanations])
 

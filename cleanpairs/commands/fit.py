@@ -325,8 +325,10 @@ def _write_results(run: Run, estimator: PairScorer, pairs: Pairs, scored: Stream
         explainer = estimator.explainer(pairs)
         scores = pairs.keys, estimator.correspondence_, estimator.threshold_, estimator.quarantined_
         write_scores(run.path / "scores.parquet", *scores, explainer.sentences(), moves)
-        first = [int(np.searchsorted(pairs.row, np.unique(pairs.row)[block.first])) for block in displaced.blocks]
-        blocks = [{"pair_id": i, "why": str(block)} for i, block in zip(first, displaced.blocks, strict=True)]
+        start = np.append(np.unique(pairs.row, return_index=True)[1], len(pairs))
+        ends = [(int(start[block.first]), int(start[block.last + 1]) - 1) for block in displaced.blocks]
+        whys = map(str, displaced.blocks)
+        blocks = [{"pair_id": a, "last": b, "why": why} for (a, b), why in zip(ends, whys, strict=True)]
         out = [i for i in estimator.standing_out_.tolist() if estimator.correspondence_[i] >= estimator.threshold_][:20]
         issues, keys = explainer.issues(LISTED, blocks, out), dict(enumerate(pairs.keys))
     with staged_file(run.path / "issues.csv", overwrite=True) as staged:

@@ -23,7 +23,7 @@ from cleanpairs.data.readers import load_some, reader_of
 from cleanpairs.engine import plan_partitions
 from cleanpairs.estimators import PairScorer
 from cleanpairs.estimators.frozen import GivenVectors
-from cleanpairs.explain import ISSUES
+from cleanpairs.explain import ISSUES, lowest
 from cleanpairs.export.writing import refuse_changed_input
 from cleanpairs.features.rows import Progress
 from cleanpairs.ops.matching import unit_rows
@@ -70,7 +70,7 @@ class StreamedFit:
         estimator._judge_all(table["correspondence"].to_numpy())
         estimator.quarantined_ = dict(zip(bad.tolist(), some["reason"].to_pylist(), strict=True))
         displaced = self._displaced(table["reason"].is_null().to_numpy())
-        blocks = [{"pair_id": block.first, "why": str(block)} for block in displaced.blocks]
+        blocks = [{"pair_id": each.first, "last": each.last, "why": str(each)} for each in displaced.blocks]
         if blocks:
             where = self.source, 0, len(table), ScoreWork.batch_rows
             read = reader_of(self.source).iter_range(*where)
@@ -106,13 +106,13 @@ class StreamedFit:
     ) -> pa.Table:
         """Return the worst pairs, explained by the sample, and the displaced rows."""
         y = estimator.correspondence_
-        finite = np.flatnonzero(np.isfinite(y))
-        worst, first = finite[np.argsort(y[finite], kind="stable")[:count]], [block["pair_id"] for block in blocks]
-        rows = np.union1d(self.rows, np.concatenate([worst, np.array(first, np.int64)]))
+        ends = np.array([(block["pair_id"], block["last"]) for block in blocks], np.int64).reshape(-1, 2)
+        rows = np.union1d(self.rows, np.concatenate([lowest(y, count, blocks), ends.ravel()]))
         pairs = replace(load_some(self.source, rows), keys=keys.take(pa.array(rows)).to_pylist())
         explainer = estimator.explainer(pairs, correspondence=y[rows], threshold=estimator.threshold_)
-        at = np.searchsorted(rows, first).tolist()
-        issues = explainer.issues(count, [block | {"pair_id": i} for block, i in zip(blocks, at, strict=True)])
+        at = np.searchsorted(rows, ends).tolist()
+        here = [block | {"pair_id": a, "last": b} for block, (a, b) in zip(blocks, at, strict=True)]
+        issues = explainer.issues(count, here)
         listed = pa.array([issue in (ISSUES[0], ISSUES[-1]) for issue in issues["issue"].to_pylist()], pa.bool_())
         issues = issues.filter(listed)
         place = issues.schema.get_field_index("pair_id")
