@@ -43,7 +43,7 @@ from cleanpairs.features.rows import Progress
 from cleanpairs.ops.search import top_k
 from cleanpairs.repair.candidates import DonorSearch, NeighbourSearch
 from cleanpairs.repair.decisions import RepairProbability
-from cleanpairs.repair.displaced import misplaced, moves_of
+from cleanpairs.repair.displaced import judged
 from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.repair.plan_input import PlanInput
 from cleanpairs.repair.planning import judged_pairs, plan_repairs, repair_probability
@@ -396,13 +396,12 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
     def _judge_displaced(
         self, row: np.ndarray, image_group: np.ndarray, text_group: np.ndarray, found: Displacement
     ) -> np.ndarray:
-        """Return the moves of the pairs of ``fit``, as of :func:`cleanpairs.repair.displaced.moves_of`.
+        """Return the moves of the pairs of ``fit``, as of :func:`cleanpairs.repair.displaced.judged`.
 
         Pairs that show another image's caption are mismatched from now on, and their share is the least noise rate. Its
         interval does not begin below the expected share of those whose own caption is found.
         """
-        away = misplaced(row, image_group, text_group, found)
-        moves = moves_of(row, text_group, found, self.quarantined_)
+        moves, away = judged(row, image_group, text_group, found, self.quarantined_, self.correspondence_)
         self.correspondence_ = self.correspondence_ * ~away
         if self.threshold is None and not self.threshold_ and away.any():  # no other pair was worse than another
             self.threshold_ = float(np.min(self.correspondence_, where=self.correspondence_ > 0, initial=0.5))
@@ -825,8 +824,8 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         if chosen.displaced:
             row, image, text = usable.row, usable.pair_image_group, usable.text_group
             found = embedded.displaced_rows(correspondence)
-            moves = moves_of(row, text, found, embedded.quarantined)
-            correspondence = correspondence * ~misplaced(row, image, text, found)
+            moves, away = judged(row, image, text, found, embedded.quarantined, correspondence)
+            correspondence = correspondence * ~away
         given = PlanInput.of(usable, correspondence, embedded.images.vectors, embedded.texts.vectors, chosen, moves)
         by_method = wanted.strategy == "method"
         plan = plan_repairs(

@@ -76,6 +76,34 @@ def misplaced(row: np.ndarray, image_group: np.ndarray, text_group: np.ndarray, 
     return (found.distance[row] != 0) & ~right
 
 
+def judged(
+    row: np.ndarray, image_group: np.ndarray, text_group: np.ndarray, found: Displacement, quarantined: Container[int],
+    correspondence: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    """Find the moves, and the pairs that show another image's caption, so that each caption belongs to one image.
+
+    Parameters
+    ----------
+    row, image_group, text_group, found, quarantined
+        As of :func:`moves_of` and :func:`misplaced`.
+    correspondence : (N,) float
+        Probability that a pair in place has its own caption. It keeps one that is less likely to belong to a block.
+
+    Returns
+    -------
+    moves : np.ndarray
+        (k,) of :data:`MOVE`.
+    away : np.ndarray
+        (N,) bool.
+    """
+    moves, away = moves_of(row, text_group, found, quarantined), misplaced(row, image_group, text_group, found)
+    donor, in_place = moves["donor"], found.distance[np.unique(row, return_inverse=True)[1]] == 0
+    claimed = in_place[donor] & (image_group[donor] != image_group[moves["pair"]])
+    kept = claimed & (correspondence[donor] > moves["confidence"])
+    away[donor[claimed & ~kept]] = True
+    return moves[~kept], away
+
+
 def _donors(row: np.ndarray, found: Displacement) -> tuple[np.ndarray, np.ndarray]:
     """Return the row of each of N pairs among those searched, and the pair that has its caption, or -1."""
     _, first, row = np.unique(row, return_index=True, return_inverse=True)

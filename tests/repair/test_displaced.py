@@ -20,7 +20,7 @@ from cleanpairs.estimators.frozen import displaced_in_vectors
 from cleanpairs.estimators.spaces import displaced_between_spaces
 from cleanpairs.export import restore_export
 from cleanpairs.methods.plain import InfoNCE
-from cleanpairs.repair.displaced import misplaced, moves_of
+from cleanpairs.repair.displaced import judged, misplaced, moves_of
 from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.repair.settings import RepairSettings
 from cleanpairs.report import write_report
@@ -56,6 +56,8 @@ def test_every_displaced_row_gets_its_own_caption_and_an_orphan_none(tmp_path: P
     right, inside = own(plan), np.arange(100, 298)
     assert right[inside].mean() > 0.97 and right[np.r_[0:100, 300:400]].mean() > 0.97
     assert set(plan.table["action"].to_pylist()[298:300]) <= {"keep", "drop"}  # their captions stand elsewhere
+    left = plan.table.filter(pc.not_equal(plan.table["action"], "drop"))["caption"]
+    assert len(left.unique()) == len(left) > 390  # row 299 seems to be in place, and gives its caption away
     moved = plan.table.filter(pc.starts_with(plan.table["reason"], "displaced"))
     assert set(moved["reason"].to_pylist()) == {"displaced: its caption stood 2 rows down"}
     assert set(moved["action"].to_pylist()) == {"rematch_text"} and min(moved["confidence"].to_pylist()) > 0.5
@@ -178,6 +180,10 @@ def test_captions_of_a_row_move_together_and_each_once() -> None:
     found, groups = Displacement(distance, probability, ()), pairs.pair_image_group
     away = misplaced(pairs.row, groups, pairs.text_group, found)
     assert set(rows[away].tolist()) == set(range(8)) and not away[rows == 8].any()
+    for sure in (0.94, 0.96):  # row 8 is in place, and gives its caption to the surer row 6
+        left, lost = judged(pairs.row, groups, pairs.text_group, found, at, np.full(len(rows), sure))
+        assert (8 in rows[left["donor"]]) == lost[rows == 8].any() == (sure < 0.95)
+        assert np.array_equal(lost[rows != 8], away[rows != 8])
     same = np.where(rows == 1, pairs.text_group[np.flatnonzero(rows == 2)[0]], pairs.text_group)
     assert not misplaced(pairs.row, groups, same, found)[np.flatnonzero(rows == 1)[0]]
     assert [int((rows[moves["pair"]] == r).sum()) for r in (0, 2)] == [2, 1]
