@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from cleanpairs.audit.labels import refuse_quarantined
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.plain import percent, plain
 from cleanpairs.correspondence.calibration import Calibration, Estimate, calibrate_by_labels, positions
@@ -71,8 +72,7 @@ class Answered:
         if len(rows) and not 0 <= rows.min() <= rows.max() < len(y):
             raise DataError(f"the answers name pairs from {rows.min()} to {rows.max()}, and there are {len(y)}")
         finite = np.isfinite(y)
-        if not finite[rows].all():
-            raise DataError(f"pair {rows[~finite[rows]][0]} has an answer, and is quarantined: it has no score")
+        refuse_quarantined("", rows[~finite[rows]].tolist())
         person = np.array([0.005, 0.02, 0.06])  # shares of wrong answers, equally likely beforehand
         cases = np.zeros((1, 2)) if opinions is None else opinions.errors()
         wrong = np.tile(cases[:, None], (len(person), len(rows), 1))  # (3 m, k, 2)

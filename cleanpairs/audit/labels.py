@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from cleanpairs.audit.sample import AuditSample
 from cleanpairs.core.errors import DataError
+from cleanpairs.core.plain import first_few, plural
 from cleanpairs.data import Pairs, load_pairs, staged_directory, staged_file, visible
 from cleanpairs.data.decoding import thumbnails
 from cleanpairs.data.label_rows import COLUMNS, label_rows, relabelled
@@ -164,7 +165,7 @@ def _labelled(
     path: Path, columns: Sequence[str], keys: Sequence[str] | None, y: np.ndarray
 ) -> Iterator[tuple[str, int, float, dict[str, str]]]:
     """Yield where each row stands, its pair, its label, NaN where there is none, and its fields."""
-    lines = dict[int, int]()  # of each pair
+    lines, unscored = dict[int, int](), list[int]()  # the line of each pair, and the pairs that are quarantined
     for line, row in label_rows(path, columns):
         where = f"{path}, line {line}, column"
         i = _pair_id(where, row, keys, y)
@@ -176,7 +177,18 @@ def _labelled(
                 f"{where} matched: 1 or 0, yes or no, true or false, matched or mismatched are understood, nothing and "
                 f"? leave the pair out; found {row['matched'][:40]!r}"
             )
-        yield where, i, MEANS[label], row
+        if np.isfinite(y[i]):
+            yield where, i, MEANS[label], row
+        else:
+            unscored.append(i)
+    refuse_quarantined(f"{path}: ", unscored)
+
+
+def refuse_quarantined(where: str, pairs: Sequence[int]) -> None:
+    """DataError where any labels, or answers, are of ``pairs`` that are quarantined."""
+    if pairs:
+        what = f"{plural(len(pairs), 'labelled pair')} {'is' if len(pairs) == 1 else 'are'} quarantined in this run"
+        raise DataError(f"{where}{what}, without a score: pair_id {first_few(pairs)}; leave these rows out")
 
 
 def _pair_id(where: str, row: dict[str, str], keys: Sequence[str] | None, y: np.ndarray) -> int:
@@ -197,8 +209,6 @@ def _pair_id(where: str, row: dict[str, str], keys: Sequence[str] | None, y: np.
             "are of another run, or the spreadsheet has rewritten the key (import that column as text, or label on "
             "the page)"
         )
-    if not np.isfinite(y[i]):
-        raise DataError(f"{where} pair_id: pair {i} is quarantined in this run; it was drawn from other scores")
     return i
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from cleanpairs.cli.options import PathsCommand, Reads, Writes, existing_run, option, run_argument
 from cleanpairs.cli.terminal import echo, print_result, safe
 from cleanpairs.core.errors import ConfigError, DataError, RefusedError
-from cleanpairs.core.plain import percent
+from cleanpairs.core.plain import first_few, percent
 from cleanpairs.core.recipe import read_yaml
 from cleanpairs.core.regular import read_json, reading
 
@@ -70,7 +70,7 @@ def _pair(pairs: Any, name: str) -> int:
     same = [i for i, key in enumerate(pairs.keys) if key == name]
     if same:
         if len(same) > 1:
-            others = ", ".join(f"pair_id:{i}" for i in same[1:6]) + (", ..." if len(same) > 6 else "")
+            others = first_few([f"pair_id:{i}" for i in same[1:]])
             echo(f"{len(same):,} pairs have the key {name!r}: pair {same[0]} is taken; the others: {others}", err=True)
         elif name.isdecimal() and int(name) != same[0] and int(name) < len(pairs):
             echo(f"{name} is the key of pair {same[0]}, which is taken; pair_id:{name} takes pair {name}", err=True)

@@ -1,7 +1,7 @@
 """Values as JSON has them."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import PurePath
 from typing import Any
@@ -20,6 +20,11 @@ def percent(share: float, digits: int = 1) -> str:
 def plural(count: int, noun: str) -> str:
     """``1 change``, ``2 changes``."""
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+def first_few(items: Sequence[Any], most: int = 5) -> str:
+    """``1, 2, 3, 4, 5, ...``"""
+    return ", ".join(map(str, items[:most])) + (", ..." if len(items) > most else "")
 
 
 def plain(value: Any, other: Callable[[Any], Any] | None = None) -> Any:

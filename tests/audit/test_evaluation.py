@@ -13,6 +13,7 @@ from PIL import Image
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from cleanpairs.audit import (
+    Answered,
     AuditSample,
     draw_sample,
     evaluate_audit,
@@ -391,6 +392,19 @@ def test_an_update_leaves_what_a_person_has_added(
     assert text.startswith("sep=;\n")
     got = list(csv.DictReader(text.splitlines()[1:], delimiter=";"))
     assert got == [row | {"Matched": changed.get(i, row["Matched"])} for i, row in enumerate(rows)]
+
+
+@pytest.mark.parametrize(
+    ("n", "words"),
+    [(1, "1 labelled pair is quarantined.*pair_id 0;"), (7, "7 labelled pairs are .*pair_id 0, 1, 2, 3, 4, ...;")],
+)
+def test_all_labels_of_quarantined_pairs_are_counted(tmp_path: Path, n: int, words: str) -> None:
+    y = np.where(np.arange(9) < n, np.nan, 0.5)
+    (tmp_path / "a.csv").write_text("pair_id,matched\n" + "".join(f"{i},1\n" for i in range(9)), encoding="utf-8")
+    with pytest.raises(DataError, match=f"a.csv: {words}"):
+        read_answers(tmp_path / "a.csv", correspondence=y)
+    with pytest.raises(DataError, match=words):
+        Answered.of(y, dict.fromkeys(range(9), True))
 
 
 def test_an_empty_field_is_no_answer(tmp_path: Path) -> None:
