@@ -201,11 +201,9 @@ def verdict(
             output = Estimate(wrong / (kept + len(sure)), np.nan, np.nan)
     estimates = [rate, of_kept, output]
     sentence = f"{rate_in_words(result)} {kept:,} of {len(outcome):,} pairs are kept."
-    of, counted = "no better than random", "fit no better than random ones"
-    if result.get("counts_similar"):
-        of, counted = "no better than similar", "fit no better than captions of similar images"
-    if result.get("answers") or result.get("opinions"):
-        of, counted = "mismatched", "are mismatched"
+    counted = calibration.counted if calibration is not None else ""
+    of = "no better than similar" if result.get("counts_similar") else "no better than random"
+    of = "mismatched" if result.get("answers") or result.get("opinions") else of
     if np.isfinite(rate.value) and np.isfinite(of_kept.value):
         sentence += f" About {_estimate_text(of_kept)} of these {counted}."
     if repaired:

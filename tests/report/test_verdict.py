@@ -77,6 +77,7 @@ def test_repairs_count_with_their_probability() -> None:
     assert (
         f"{kept:,} of 2,000 pairs are kept." in said["sentence"] and "100 pairs are repaired. About" in said["sentence"]
     )
+    assert said["sentence"].count(found.counted) == 2
     made = plan(pairs, y, 100, None)  # nobody knows the probability of these
     assert told(y, made, pairs, {}, found)["kept and repaired"] == "undetermined"
     said = told(y, made, pairs, {"noise_rate": None}, None)
