@@ -104,16 +104,25 @@ def _issues(run: Any, count: int, listed: int = 200) -> Any:
     from cleanpairs.explain import ISSUES, SCHEMA
     from cleanpairs.repair.editing import read_csv
 
-    run.open_input()  # refuses data that have changed
+    gone: DataError | None = None
+    try:
+        run.open_input()  # refuses data that have changed
+    except DataError as error:
+        if not str(error).startswith("no such input"):
+            raise
+        gone = error
     file = run.path / "issues.csv"
     if count <= listed and file.exists() and run.answered() is None:
         with contextlib.suppress(DataError):  # a spreadsheet may have written it
             issues = read_csv(file, SCHEMA)
             if issues.schema.equals(SCHEMA):
+                if gone is not None:
+                    echo("the data is not there: this is the list of the fit", err=True)
                 place, rank = [ISSUES.index(name) for name in issues["issue"].to_pylist()], issues["rank"].to_numpy()
                 order = np.lexsort((rank, place))
                 return issues.take(order[rank[order] <= count])
-
+    if gone is not None:
+        raise gone
     result = run.result
     explainer = run.estimator().explainer(run.load_input())
     return explainer.issues(count, result.get("displaced", ()), result.get("standing_out", ()))

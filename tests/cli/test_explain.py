@@ -126,6 +126,14 @@ def test_the_list_of_fit_is_read(command: Command, run: Path) -> None:
     _, out, err = command(*told)
     assert out == listed, err
     (run / "away").rename(model)
+    data = Path(Run.open(run).info["input"]["data"])
+    data.rename(data.with_name("away"))
+    try:
+        _, out, err = command("worst", run, "--n", 7, TRUST)
+        assert "k000" in out and err == "the data is not there: this is the list of the fit\n"
+        assert_refused(command("worst", run, "--n", 300, TRUST), 3, "put it back")
+    finally:
+        data.with_name("away").rename(data)
     (run / "issues.csv").write_text("spoilt")
     assert json.loads(command(*told)[1]) == json.loads(listed)
 
