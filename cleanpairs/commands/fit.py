@@ -19,7 +19,7 @@ from cleanpairs.commands.run import LATEST, Run, default_run_path, write_scores
 from cleanpairs.core import distributed
 from cleanpairs.core.errors import ConfigError, DataError, OutputError, OutputExistsError
 from cleanpairs.core.plain import plain
-from cleanpairs.core.progress import Silent
+from cleanpairs.core.progress import CurrentProgress, Silent
 from cleanpairs.core.recipe import DataOptions, Recipe, parse_yaml, read_yaml
 from cleanpairs.correspondence.calibration import rate_in_words
 from cleanpairs.correspondence.displacement import in_words
@@ -226,8 +226,9 @@ def _fit(
     pairs, streamed = given.pairs, given.streamed
     source = pairs.source if streamed is None else streamed.source
     info = _about(recipe, estimator, source, len(pairs) if streamed is None else source.n_rows)
-    scored = _train(run, recipe, estimator, given, progress, resume, info)
-    result = _write_results(run, estimator, pairs, scored)
+    with CurrentProgress.reported_to(progress):
+        scored = _train(run, recipe, estimator, given, progress, resume, info)
+        result = _write_results(run, estimator, pairs, scored)
     ended = {
         "status": "complete",
         "seed": estimator.random_state_,

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cleanpairs.core.limits import in_threads
+from cleanpairs.core.progress import CurrentProgress
 from cleanpairs.ops.mapped import blocks, release
 from cleanpairs.ops.search import prepare
 
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 TAU = 0.01  # where CLIP ends: its logit scale is cut at 100
 EXACT_UP_TO = 50_000  # background pairs
 NEIGHBOURS = 10  # of CSLS
-RIVALS = 16_384  # pairs with which :func:`among_all` compares
+RIVALS = 16_384  # pairs with which :func:`among_all` compares, and the most of a batch
 _KEPT = 1 << 23  # similarities that it keeps of each side: 96 MiB
 _BLOCK_ENTRIES = 1 << 22  # similarities at once: 16 MiB of float32
 _LEAST_ROWS, _MOST_ROWS = 64, 1024  # of a block: products of few rows add up in another order
@@ -70,7 +71,8 @@ class VectorPairs:
     def shared(self, pairs: "VectorPairs", *, kind: str = "softmax", tau: float = TAU) -> np.ndarray:
         """The similarity that image and caption of n ``pairs``, maybe of these, share with all, (2, n) float64."""
         paired = cosines(pairs.images, pairs.texts)
-        return np.stack([self._shared(side, paired, kind, tau) for side in self._sides(pairs)])
+        sides = zip(("images", "captions"), self._sides(pairs), strict=True)
+        return np.stack([self._shared(name, side, paired, kind, tau) for name, side in sides])
 
     def scores_and_null(
         self, pairs: "VectorPairs", null: np.ndarray, *, kind: str | None = "softmax", tau: float = TAU
@@ -88,8 +90,8 @@ class VectorPairs:
             null_scores -= (shared[0, image] + shared[1, text]) / 2
         return observed, null_scores
 
-    def _shared(self, side: _Side, paired: np.ndarray, kind: str, tau: float) -> np.ndarray:
-        """The similarity that each query shares with all references, (n,) float64."""
+    def _shared(self, name: str, side: _Side, paired: np.ndarray, kind: str, tau: float) -> np.ndarray:
+        """The similarity that each query shares with all references, (n,) float64. ``name``: what the queries are."""
         queries, references, query_group, reference_group = side
         n, m = len(queries), len(references)
         out = np.empty(n)
@@ -119,6 +121,8 @@ class VectorPairs:
                 sums = np.exp((S - top) / np.float32(tau)).sum(axis=1, dtype=np.float64)
                 out[block] = top[:, 0] + tau * np.log(sums)
             release(queries)
+            if n > RIVALS:  # not of a batch
+                CurrentProgress.advance(f"comparing {name}", name, block.stop, n)
         return out
 
     def _sides(self, pairs: "VectorPairs") -> list[_Side]:

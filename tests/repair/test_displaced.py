@@ -1,5 +1,7 @@
 """Displaced rows are repaired by the rule: exactly, without a guess, and so that it can be undone."""
 
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from cleanpairs.estimators.frozen import displaced_in_vectors
 from cleanpairs.estimators.spaces import displaced_between_spaces
 from cleanpairs.export import restore_export
 from cleanpairs.methods.plain import InfoNCE
+from cleanpairs.ops import normalised_similarity
 from cleanpairs.repair.displaced import judged, misplaced, moves_of
 from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.repair.settings import RepairSettings
@@ -110,6 +113,21 @@ def test_the_ledger_names_the_rule_and_the_export_is_verified_and_undone(tmp_pat
     assert not verify_path(out).problems and not verify_path(run.path).problems
     restore_export(out, tmp_path / "back.parquet")
     assert pq.read_table(tmp_path / "back.parquet").equals(pq.read_table(data))
+
+
+def test_a_fit_and_an_export_show_how_far_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Callable[..., Any]
+) -> None:
+    monkeypatch.setenv("CLEANPAIRS_PROGRESS", "1")
+    monkeypatch.setattr(normalised_similarity, "RIVALS", 100)
+    write(tmp_path / "data.parquet")
+    fit = ("fit", tmp_path / "data.parquet", "--method", "clip-score", "--out", tmp_path / "run")
+    for told, *stages in (
+        (fit, "comparing images", "comparing captions", "displaced rows"),
+        (("export", tmp_path / "run", "--out", tmp_path / "out.parquet"), "displaced rows"),
+    ):
+        code, _, err = command(*told)
+        assert code == 0 and all(re.search(f"{stage}: .* 400/400 ", err) for stage in stages), err
 
 
 def test_displaced_rows_are_the_least_noise_rate(tmp_path: Path) -> None:
