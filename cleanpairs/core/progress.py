@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from contextvars import ContextVar
+from typing import Any, ClassVar
 
 
 class Silent:
@@ -13,17 +14,23 @@ class Silent:
 
 
 class CurrentProgress:
-    """The progress of stages that no parameter leads to: ``advance(stage, unit, done, total)``. None by default."""
+    """The progress of stages that no parameter leads to, of this thread or task. None by default."""
 
-    advance: Callable[[str, str, int, int], None] = staticmethod(lambda *numbers: None)
+    _advance: ClassVar[ContextVar[Callable[[str, str, int, int], None]]] = ContextVar("advance")
+
+    @classmethod
+    def advance(cls, stage: str, unit: str, done: int, total: int) -> None:
+        """Note that ``done`` of ``total`` units of a stage are done."""
+        if (advance := cls._advance.get(None)) is not None:
+            advance(stage, unit, done, total)
 
     @classmethod
     @contextmanager
     def reported_to(cls, progress: Any) -> Iterator[None]:
         """Report to ``progress``, a :class:`cleanpairs.cli.terminal.Progress`, and close its bar at the end."""
-        before, cls.advance = cls.advance, progress.advance
+        token = cls._advance.set(progress.advance)
         try:
             yield
         finally:
-            cls.advance = before
+            cls._advance.reset(token)
             progress.close()

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -20,6 +21,7 @@ from cleanpairs.cli.fit import fit
 from cleanpairs.cli.terminal import Progress, periodic_progress, print_result
 from cleanpairs.core import errors
 from cleanpairs.core.plain import plain
+from cleanpairs.core.progress import CurrentProgress
 from cleanpairs.core.recipe import find_recipes
 from cleanpairs.core.registry import BACKBONES, METHODS
 from tests.conftest import Command, assert_refused
@@ -244,6 +246,21 @@ def test_no_bar_without_a_terminal_unless_asked(
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert "training" not in show()  # not before it has taken 5 s
     assert "training" in show(delay=0.0)
+
+
+def test_threads_tell_their_own_progress() -> None:
+    both, told = threading.Barrier(2), {name: list[int]() for name in (1, 2)}
+
+    def work(name: int) -> None:
+        with CurrentProgress.reported_to(SimpleNamespace(advance=lambda *n: told[name].append(n[2]), close=int)):
+            both.wait(60)
+            CurrentProgress.advance("writing", "pairs", name, 2)
+            both.wait(60)
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in told]
+    for step in (threading.Thread.start, threading.Thread.join):
+        list(map(step, threads))
+    assert told == {1: [1], 2: [2]}
 
 
 def test_on_a_pipe_a_line_now_and_then_says_how_far_it_is(
