@@ -190,6 +190,19 @@ def test_captions_that_are_all_exchanged_among_ten_neighbours_are_not_displaced(
     assert not find_displaced_rows(images, texts[owner]).blocks
 
 
+@pytest.mark.parametrize("noise", [0.05, 0.15, 0.3])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_captions_in_place_are_not_displaced_where_the_same_images_come_back(noise: float, seed: int) -> None:
+    """All images come once more, in the same order, with other captions."""
+    rng = np.random.default_rng(seed)
+    kinds = rng.normal(size=(20, 24))[rng.integers(20, size=1000)].astype(np.float32)
+    images = np.tile(corpus(1000, seed=seed)[0] + kinds, (2, 1))
+    texts = images + rng.normal(size=images.shape).astype(np.float32)
+    exchanged = np.flatnonzero(rng.random(2000) < noise)
+    texts[exchanged] = texts[rng.permutation(exchanged)]
+    assert not find_displaced_rows(images, texts).blocks
+
+
 def test_rows_that_cannot_be_compared_do_not_end_a_block_and_few_rows_say_nothing() -> None:
     images, texts = corpus()
     usable = np.ones(600, bool)
