@@ -14,7 +14,7 @@ import pyarrow as pa
 from cleanpairs.core.errors import DataError, RefusedError
 from cleanpairs.core.regular import writing
 from cleanpairs.data import Pairs
-from cleanpairs.data.duplicates import VectorSigns, group_near_vectors, lesser_duplicates, near_vector_groups
+from cleanpairs.data.duplicates import VectorSigns, group_near_vectors, near_vector_groups
 from cleanpairs.data.rows import RowBatch
 from cleanpairs.repair.displaced import MOVE
 from cleanpairs.repair.settings import RepairSettings
@@ -38,7 +38,7 @@ class PlanInput:
     - ``z_image`` (m, d), ``z_text`` (n, d) float32: unit vectors
     - ``image_row``, ``text_row`` (R + T,): rows of the vectors of the mismatched pairs, then of the trusted pairs
     - ``typical``: median cosines of mismatched and trusted pairs
-    - ``duplicates`` (k,) int64, rising: kept pairs that are near duplicates of better ones, where these are not wanted
+    - ``near`` (2, N) int64: group of near duplicates, and row, of each pair's image. (0,) where these are wanted
     - ``texts``: reads the keys and captions of all pairs, in order
     """
 
@@ -55,7 +55,7 @@ class PlanInput:
     reasons: Mapping[int, str]
     texts: Callable[[], Iterable[pa.RecordBatch]]
     moves: np.ndarray = field(default_factory=lambda: np.empty(0, MOVE))
-    duplicates: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    near: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
 
     def __len__(self) -> int:
         return len(self.correspondence)
@@ -111,11 +111,13 @@ class PlanInput:
 
         columns = [pa.array(c, pa.string()) for c in (pairs.keys, pairs.captions)]
         texts = pa.RecordBatch.from_arrays(columns, schema=TEXTS)
-        group = group_near_vectors(pairs, settings.duplicate_bits).pair_image_group if settings.dedup else None
+        near = (
+            [group_near_vectors(pairs, settings.duplicate_bits).pair_image_group, pairs.row] if settings.dedup else []
+        )
         return cls(
             values, pairs.pair_image_group, np.asarray(pairs.text_group), mismatched, trusted, z_image, z_text,
             index[kept], kept, (_typical(cosine, mismatched, 0.0), _typical(cosine, above, 1.0)), pairs.reasons,
-            lambda: [texts], moves, _lesser(group, pairs.row, undecided, settings),
+            lambda: [texts], moves, np.array(near, np.int64),
         )  # fmt: skip
 
     @classmethod
@@ -171,12 +173,11 @@ class PlanInput:
             if best.vectors:
                 side.append(best.vectors.pop(0)[order])
         z_image, z_text = map(_joined, vectors)
-        group = near_vector_groups(signs, settings.duplicate_bits) if settings.dedup else None
-        left = np.where(undecided, values, np.nan)
+        near = [near_vector_groups(signs, settings.duplicate_bits), np.arange(n)] if settings.dedup else []
         return cls(
             values, image_group, text_group, mismatched, best.pair[order], z_image, z_text, row, row,
             (_typical(cosine.__getitem__, mismatched, 0.0), _typical(cosine.__getitem__, above, 1.0)), reasons,
-            lambda: _read_texts(texts), moves, _lesser(group, np.arange(n), left, settings),
+            lambda: _read_texts(texts), moves, np.array(near, np.int64),
         )  # fmt: skip
 
 
@@ -213,13 +214,6 @@ def _wanted_moves(moves: np.ndarray | None, settings: RepairSettings) -> np.ndar
 def _below_and_above(values: np.ndarray, settings: RepairSettings) -> tuple[np.ndarray, np.ndarray]:
     """Return which values (N,) are below the threshold, and which are not. NaN is neither."""
     return values < settings.resolved_threshold, values >= settings.resolved_threshold
-
-
-def _lesser(group: np.ndarray | None, row: np.ndarray, undecided: np.ndarray, settings: RepairSettings) -> np.ndarray:
-    """Return kept pairs of other rows than their group's best. ``undecided`` (N,) is NaN where decided."""
-    if group is None:
-        return np.empty(0, np.int64)
-    return lesser_duplicates(group, row, np.where(undecided >= settings.resolved_threshold, undecided, np.nan))
 
 
 def _without(correspondence: np.ndarray | None, faulty: Iterable[int]) -> np.ndarray:

@@ -34,6 +34,7 @@ import pyarrow.compute as pc
 
 from cleanpairs.core.errors import RefusedError
 from cleanpairs.correspondence.pair_probability import PairProbability
+from cleanpairs.data.duplicates import lesser_duplicates
 from cleanpairs.ops.columns import grouped, one_array, taken, with_columns
 from cleanpairs.ops.search import TopK, top_k
 from cleanpairs.repair.actions import ACTIONS, COPIED, DUPLICATE, KINDS, REASONS
@@ -69,6 +70,7 @@ class Planned:
     given: PlanInput
     repairs: np.ndarray  # of :data:`cleanpairs.repair.decisions.REPAIR`
     shares: np.ndarray = field(default_factory=lambda: np.empty(0, SHARE))  # by rising pair
+    duplicates: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # pairs that are dropped, rising
 
     def plan(self) -> RepairPlan:
         """Return the whole plan, in memory."""
@@ -162,7 +164,7 @@ class Planned:
 
     def _duplicates_in(self, s: slice) -> np.ndarray:
         """Return the places of near duplicates among the pairs ``s``."""
-        return np.asarray(self.given.duplicates[_within(self.given.duplicates, s)] - s.start)
+        return np.asarray(self.duplicates[_within(self.duplicates, s)] - s.start)
 
     def _reasons(self, s: slice, repairs: np.ndarray, mismatched: np.ndarray, quarantined: np.ndarray) -> pa.Array:
         """Return why the pairs ``s`` are not kept as they were. Parameters as of :meth:`_rows`."""
@@ -229,10 +231,25 @@ def plan_repairs(
         many = near_copies(given.texts, pairs)[place] > 2
         repairs[np.flatnonzero(repaired)[many]] = no_repairs(1, COPIED)
     given, repairs = _with_moves(given, repairs)
+    lesser = _lesser(given, repairs, settings)
+    repairs[np.isin(given.mismatched, lesser)] = no_repairs(1, DUPLICATE)
+    shares = shares[~np.isin(shares["pair"], lesser)]
     noted = {**settings.noted(), "searches": [asdict(note) for note in searches]}
     least = float(settings.min_repair_score)
     head = RepairPlan(PLAN_SCHEMA.empty_table(), settings.resolved_threshold, least, fingerprint, noted)
-    return Planned(head, given, repairs, shares)
+    return Planned(head, given, repairs, shares, lesser)
+
+
+def _lesser(given: PlanInput, repairs: np.ndarray, settings: RepairSettings) -> np.ndarray:
+    """Return the pairs (k,) that would show a near duplicate of a better pair's image. Kept pairs beat repairs."""
+    if not given.near.size:
+        return np.empty(0, np.int64)
+    image, score = np.arange(len(given)), given.undecided.astype(np.float64) + 1
+    score[given.undecided < settings.resolved_threshold] = np.nan
+    repaired = repairs["donor"] >= 0
+    made, pairs = repairs[repaired], given.mismatched[repaired]
+    image[pairs], score[pairs] = np.where(made["is_image"], made["donor"], pairs), np.nan_to_num(made["confidence"])
+    return lesser_duplicates(given.near[0][image], given.near[1], score)
 
 
 def _with_moves(given: PlanInput, repairs: np.ndarray) -> tuple[PlanInput, np.ndarray]:

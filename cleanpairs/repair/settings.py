@@ -63,7 +63,7 @@ class RepairSettings:
         (:mod:`cleanpairs.repair.displaced`). This needs repairs, and captions that may be replaced.
 
     dedup : bool
-        Keep only the best row of an image's near duplicates, and drop the kept pairs of the others.
+        Keep only the best row of an image's near duplicates, and drop the others. A kept pair is better than a repair.
 
     duplicate_bits : int
         Vectors without images are near duplicates when they differ in at most so many bits of 256.

@@ -204,11 +204,13 @@ def test_vectors_of_one_space_are_the_same_to_the_last_bit(tmp_path: Path) -> No
 
 
 def test_the_best_of_near_duplicates_is_kept(run: Run, tmp_path: Path) -> None:
-    """In memory and in a stream, and all rows are accounted for."""
+    """In memory and in a stream, and all rows are accounted for. Repairs show no image again."""
     rng, n = np.random.default_rng(0), 240
     vectors = rng.normal(size=(n, 64))
     vectors[:40] = vectors[200:] + 0.1 * rng.normal(size=(40, 64))  # 40 images twice
-    sides = [pa.array(list((vectors + noise).astype(np.float32))) for noise in (0, 0.5 * rng.normal(size=(n, 64)))]
+    texts = vectors + 0.5 * rng.normal(size=(n, 64))
+    texts[:80:2] = rng.permutation(texts[:80:2])
+    sides = [pa.array(list(side.astype(np.float32))) for side in (vectors, texts)]
     captions = [f"a text of number {i}" for i in range(n)]
     data = tmp_path / "data.parquet"
     pq.write_table(pa.table({"caption": captions, "image_features": sides[0], "text_features": sides[1]}), data)
@@ -223,6 +225,14 @@ def test_the_best_of_near_duplicates_is_kept(run: Run, tmp_path: Path) -> None:
     same(table, expected.table)
     y, dropped = table["correspondence"].to_numpy(), np.flatnonzero(pc.equal(table["action"], "drop"))
     assert all(y[i] <= y[(i + 200) % 400 if i < 40 else i - 200] for i in dropped.tolist())
+    plausible = {"threshold": 0.5, "repairs": "plausible", "dedup": True}
+    found = plan_stream(fitted, None, tmp_path / "plan.parquet", overwrite=True, **plausible)
+    table = RepairPlan.load(tmp_path / "plan.parquet").table
+    same(table, in_memory(fitted, None, tmp_path / "expected.parquet", **plausible).table)
+    written = table.filter(pc.is_in(table["action"], pa.array(["keep", "rematch_text", "rematch_image"])))
+    shown = pc.if_else(pc.equal(written["action"], "rematch_image"), written["donor_pair_id"], written["pair_id"])
+    images = [i % 200 for i in shown.to_pylist()]
+    assert found.summary.repaired > 5 and len(set(images)) == len(images)
 
 
 def test_a_trained_model_on_vectors(tmp_path: Path) -> None:
