@@ -286,16 +286,18 @@ def _odd_captions(
     for values in (file[order], pairs.text_group[order]):
         several &= np.minimum.reduceat(values, starts) < np.maximum.reduceat(values, starts) if len(starts) else True
     ends = np.append(starts[1:], len(order))
-    chosen = zip(starts[several][:most_groups], ends[several][:most_groups], strict=True)
-    groups = [order[a:b][:most_rows] for a, b in chosen]
+    starts, counts = starts[several][:most_groups], (ends - starts)[several][:most_groups]
+    groups = [order[a : a + min(n, most_rows)] for a, n in zip(starts, counts, strict=True)]
     vectors = np.split(texts(np.concatenate(groups)), np.cumsum([len(g) for g in groups])[:-1]) if groups else []
-    for rows, own in zip(groups, vectors, strict=True):
+    for rows, own, count in zip(groups, vectors, counts, strict=True):
         similar = own @ own.T
         similar[file[rows][:, None] == file[rows]] = np.inf  # captions of one file may differ
         at = int(similar.min(axis=1).argmin())
         other = int(similar[at].argmin())
         if pairs.text_group[rows[at]] != pairs.text_group[rows[other]]:
-            why = f"pair {rows[other]} shows nearly the same image, with the caption “{pairs.captions[rows[other]]}”"
+            of, same = f"pair {rows[other]}", "nearly the same image,"
+            why = f"{of} shows {same}" if count == 2 else f"{count - 1:,} other pairs show {same} {of}"
+            why += f" with the caption “{pairs.captions[rows[other]]}”"
             yield int(rows[at]), float(np.clip((1 + similar[at, other]) / 2, 0, 1)), why
 
 
