@@ -59,8 +59,8 @@ def cut_at(
         kept = min(calibration.purest(y, max_wrong), int((y > 0).sum()))  # 0: labelled as mismatched
         if not kept:
             raise RefusedError(
-                f"max_wrong={max_wrong:g} cannot be kept: of no {LEAST} pairs so few are known to be wrong; of the "
-                f"best {min(LEAST, len(y))} the share is {calibration.shares(y, [min(LEAST, len(y))])[0]}, of all "
+                f"max_wrong={max_wrong:g} cannot be kept: of no {LEAST} pairs is the mismatched share surely so low; "
+                f"of the best {min(LEAST, len(y))} it is {calibration.shares(y, [min(LEAST, len(y))])[0]}, of all "
                 f"{calibration.shares(y, [len(y)])[0]}"
             )
     threshold = float(best[kept - 1])

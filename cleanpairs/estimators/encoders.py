@@ -228,8 +228,8 @@ class Encoders:
         suits, why = knows(self.text, captions)
         if suits:
             return self, f"{prefix}vectors of {self.text.name} ({why})"
-        limits = f"{MOST_PIECES:g} and {percent(MOST_UNKNOWN, 0)} at most"
-        return replace(self, text=None), f"learned words ({why}, where it knows a language {limits})"
+        limits = f"the limits are {MOST_PIECES:g} and {percent(MOST_UNKNOWN, 0)}"
+        return replace(self, text=None), f"learned words ({why}, so it is not used: {limits})"
 
     def in_one_space(self, matrix: ImageMatrix, tokens: TokenTable) -> bool:
         """Whether both sides are single vectors of one length, of one model or of the data.
