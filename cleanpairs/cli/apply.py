@@ -171,10 +171,12 @@ def score(paths: tuple[str, ...], out: str, **options: Any) -> None:
     The command stops if the model does not know half of the words. `--set max_unknown=1` allows more.
 
     Data that RUN was not fitted on gets a new threshold. It is the score at which a pair is as likely mismatched as
-    matched, by random pairs of the same images and captions. The threshold of the fit is used for fewer than 80 pairs,
-    for pairs that score no higher than random ones, if more than 1 % are pairs of the fit, for clip-score, and if the
-    fit was given a threshold. It is also used for vectors of one space, if the fit found mismatched pairs. The
-    probabilities of such pairs assume the noise rate of the fit.
+    matched, by random pairs of the same images and captions.
+
+    The threshold of the fit is used for fewer than 80 pairs, for clip-score, and if the fit was given a threshold. It
+    is also used for pairs that score no higher than random ones, and if more than 1 % of them are pairs of the fit.
+    With vectors of one space it is used if the fit found mismatched pairs. The probabilities of such pairs assume the
+    noise rate of the fit.
 
     Parquet with a column of image vectors is scored in partitions, in bounded memory, by --workers processes. If it is
     interrupted, the same command resumes. Finished parts are in OUT.parts until all are there. Filters are not applied.
