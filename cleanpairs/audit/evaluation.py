@@ -2,10 +2,11 @@
 what calibrated probabilities let expect without a label.
 
 At a threshold t every stratum of the sample falls into two cells, below t and not, of N_c pairs. With w_i the pairs for
-which the labelled pair i stands, and y_i = 1 where it is mismatched,
+which the labelled pair i stands, y_i = 1 where it is mismatched, and p_c the mean of y_i in cell c, or in its stratum
+where no pair of the cell is labelled,
 
     precision = sum_{i below t} w_i y_i / sum_{i below t} w_i
-    recall    = sum_{i below t} w_i y_i / sum_i w_i y_i
+    recall    = sum_{c below t} N_c p_c / sum_c N_c p_c
     noise     = sum_i w_i y_i / sum_i w_i
 
 Intervals: the share of wrong pairs in cell c, of whose n_c labels k_c are wrong, is drawn twice, from
@@ -157,9 +158,9 @@ def evaluate_audit(sample: AuditSample, correspondence: ArrayLike, *, threshold:
 
 def _cells(
     sample: AuditSample, correspondence: np.ndarray, threshold: float
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Of the C cells that hold pairs: how many (C,), how many wrong ones were drawn at least and at most (1000, C), and
-    whether the cell lies below the threshold (C,) bool.
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Of the C cells that hold pairs: how many (C,), how many wrong ones by the labels (C,), how many were drawn at
+    least and at most (1000, C), and whether the cell lies below the threshold (C,) bool.
     """
     scores = correspondence[np.isfinite(correspondence)]
     many = 2 * (len(sample.edges) - 1)
@@ -168,11 +169,13 @@ def _cells(
     count = np.bincount(cell, minlength=many)
     wrong = np.bincount(cell, weights=sample.matched == 0, minlength=many)
     prior = 1 / max(1, int((count > 0).sum()))
+    of_stratum = (x.reshape(-1, 2).sum(axis=1).repeat(2) for x in (wrong, np.maximum(count, 1e-6)))
+    share = np.where(count > 0, wrong / np.maximum(count, 1), np.divide(*of_stratum))
     use = np.flatnonzero(size)  # most strata lie on one side
     a, b, n = np.maximum(wrong[use], 1e-6), np.maximum(count[use] - wrong[use], 1e-6), size[use]
     shapes = (a, b + prior), (a + prior, b)
     least, most = (np.random.default_rng(0).beta(x, y, size=(1_000, len(use))) for x, y in shapes)
-    return n, least * n, most * n, use % 2 == 1
+    return n, share[use] * n, least * n, most * n, use % 2 == 1
 
 
 def _between(value: float, least: np.ndarray, most: np.ndarray) -> Estimate:
@@ -184,23 +187,23 @@ def at_threshold(sample: AuditSample, correspondence: np.ndarray, threshold: flo
     where quarantined. Of a sample whose pairs are all labelled. Precision is 1/2, with the widest interval, where none
     of the flagged pairs is labelled.
     """
-    size, least, most, under = _cells(sample, correspondence, threshold)
+    size, found, least, most, under = _cells(sample, correspondence, threshold)
     wrong, below = sample.matched == 0, sample.correspondence < threshold
-    hit, flagged, total = (float(sample.weight[some].sum()) for some in (wrong & below, below, wrong))
+    hit, flagged = (float(sample.weight[some].sum()) for some in (wrong & below, below))
     few, many = (drawn[:, under].sum(axis=1) for drawn in (least, most))
     few_missed, many_missed = (drawn[:, ~under].sum(axis=1) for drawn in (least, most))
     precision, recall, n_flagged = UNDETERMINED, UNDETERMINED, int(size[under].sum())
     if n_flagged:
         precision = _between(hit / flagged if flagged else 0.5, few / n_flagged, many / n_flagged)
-    if total:
+    if wrong.any():
         shares = (hits / np.maximum(hits + missed, 1e-300) for hits, missed in ((few, many_missed), (many, few_missed)))
-        recall = _between(hit / total, *shares)
+        recall = _between(float(found[under].sum() / found.sum()), *shares)
     return ThresholdEstimate(float(threshold), n_flagged, precision, recall)
 
 
 def noise_estimate(sample: AuditSample, correspondence: np.ndarray) -> Estimate:
     """Share of mismatched pairs among all that have a score. Arguments as :func:`at_threshold`."""
-    size, least, most, _ = _cells(sample, correspondence, 0.0)
+    size, _, least, most, _ = _cells(sample, correspondence, 0.0)
     share = sample.weight[sample.matched == 0].sum() / sample.weight.sum()
     return _between(float(share), *(drawn.sum(axis=1) / size.sum() for drawn in (least, most)))
 

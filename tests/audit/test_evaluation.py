@@ -76,6 +76,13 @@ def test_the_estimates_are_unbiased() -> None:
     assert np.abs(error).max() < 0.012  # recall is a ratio of two estimates: biased by less than its spread / 8
 
 
+def test_the_one_flagged_pair_of_a_stratum_stands_for_itself() -> None:
+    y = np.array([0.1] + [0.4] * 9 + [0.9] * 10)
+    sample = AuditSample.of(np.array([0, 5, 10, 11]), np.array([0, 0.5, 1]), y, np.array([0.0, 1, 0, 1]))
+    found = at_threshold(sample, y, 0.2)
+    assert (found.flagged, found.precision.value) == (1, 1) and np.isclose(found.recall.value, 1 / (1 + 5))
+
+
 @pytest.mark.parametrize(("noise", "n"), [(0.4, 100), pytest.param(0.1, 100, marks=pytest.mark.slow)])
 def test_the_intervals_cover_the_truth(noise: float, n: int) -> None:
     hit: dict[str, list[bool]] = {}
