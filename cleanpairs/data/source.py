@@ -66,7 +66,11 @@ def fingerprint_of(source: Source) -> str:
     """
     if source.kind == "memory":
         return source.fingerprint
-    text = f"{source.kind}|{sorted(source.columns.items())}|{source.n_rows}|{source.image_root}"
+    root = source.image_root
+    beside = root if source.kind == "images" else Path(source.paths[0]).parent  # the table of a folder is elsewhere
+    if root and beside and Path(root).is_relative_to(beside):
+        root = os.path.relpath(root, beside)  # it moves with the files
+    text = f"{source.kind}|{sorted(source.columns.items())}|{source.n_rows}|{root}"
     total = hashlib.sha256((text + (f"|{sorted(source.options.items())}" if source.options else "")).encode())
     for path in source.paths:
         with reading(path):

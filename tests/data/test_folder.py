@@ -255,6 +255,25 @@ def test_images_that_are_links(table: bool, tmp_path: Path) -> None:
         assert_not_loaded("does not lie in the image root", tmp_path / "data", image_root=tmp_path / "real")
 
 
+@pytest.mark.parametrize("table", ["pairs.csv", "pairs.parquet", ""])
+@pytest.mark.parametrize("images", [".", "images"])
+def test_a_folder_is_the_same_data_wherever_it_lies(table: str, images: str, tmp_path: Path) -> None:
+    """Its images may lie in another folder within."""
+    prints, names = [], ["0.png", "1.png"]
+    for place in ("here", "there"):
+        folder = write_pictures(tmp_path / place / images, names)
+        for name in names if not table else ():
+            (folder / name).with_suffix(".txt").write_text(f"caption of {name}")
+        rows = pd.DataFrame({"image": names, "caption": ["one", "two"]})
+        if table == "pairs.csv":
+            rows.to_csv(tmp_path / place / table)
+        if table == "pairs.parquet":
+            rows.to_parquet(tmp_path / place / table)
+        root = {"image_root": folder} if table else {}
+        prints.append(load_pairs(tmp_path / place / table, **root).source.fingerprint)
+    assert prints[0] == prints[1]
+
+
 def test_the_splits_of_an_image_folder(tmp_path: Path) -> None:
     for split, n in (("train", 3), ("test", 2)):
         rows = "".join(f"{i}.jpg,caption {i}\n" for i in range(n))
