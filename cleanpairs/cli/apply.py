@@ -173,8 +173,8 @@ def score(paths: tuple[str, ...], out: str, **options: Any) -> None:
     Data that RUN was not fitted on gets a new threshold. It is the score at which a pair is as likely mismatched as
     matched, by random pairs of the same images and captions.
 
-    The threshold of the fit is used for fewer than 80 pairs, for clip-score, and if the fit was given a threshold. It
-    is also used for pairs that score no higher than random ones, and if more than 1 % of them are pairs of the fit.
+    The threshold of the fit is used for fewer than 80 new pairs, for clip-score, and if the fit was given a threshold.
+    It is also used for pairs that score no higher than random ones.
     With vectors of one space it is used if the fit found mismatched pairs. The probabilities of such pairs assume the
     noise rate of the fit.
 

@@ -3,8 +3,9 @@
 For pairs that a trained model has not seen: they score lower than those that it was trained on, whose threshold flags
 most of them. Random pairs of the same images and captions are mismatched, and as unseen as the observed ones. Their
 scores are the null of :mod:`cleanpairs.correspondence.calibration`. At the threshold a pair is as likely mismatched as
-not. Data that hold pairs of the training (more than one in a hundred of them in the bank) have none. The probabilities
-of vectors of one space need none either, unless the fit knew of no mismatched pair.
+not. Pairs of the bank, which were trained on, do not count. Where they are more than one in a hundred, the rest has an
+unknown share of the fit's mismatched pairs, so the noise rate is undetermined. The probabilities of vectors of one
+space need no threshold of their own, unless the fit knew of no mismatched pair.
 
 A head that is trained on vectors of one space ranks wrong pairs below right ones. But its scale depends on the model
 that made the vectors. The best threshold of CRCL's labels is .62 on one and .91 on another. Its own .1 finds a tenth of
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from cleanpairs.correspondence.calibration import Estimate, ScoreProbability, calibrate, noise_rate
+from cleanpairs.correspondence.calibration import UNDETERMINED, Estimate, ScoreProbability, calibrate, noise_rate
 from cleanpairs.correspondence.similarity import LEAST_PAIRS, null_pairs, one_space, unit_pairs
 from cleanpairs.ops.matching import places
 from cleanpairs.ops.normalised_similarity import VectorPairs
@@ -92,13 +93,13 @@ def unseen_threshold(
     Returns
     -------
     UnseenThreshold or None
-        None for fewer than 80 pairs, for pairs that score no higher than random ones, and if some were trained on.
+        None for fewer than 80 pairs that are not of the bank, and where they score no higher than random ones.
     """
     scored = np.flatnonzero(np.isfinite(scores))
+    image = places(bank.image_group, image_group[scored])
+    seen = (image >= 0) & (image == places(bank.text_group, text_group[scored]))
+    scored = scored[~seen]
     if len(scored) < LEAST_PAIRS:
-        return None
-    seen = places(bank.image_group, image_group[scored])
-    if ((seen >= 0) & (seen == places(bank.text_group, text_group[scored]))).mean() > 0.01:
         return None
     image, text = (scored[rows] for rows in null_pairs(image_group[scored], text_group[scored], seed))
     if judge is None:
@@ -110,7 +111,8 @@ def unseen_threshold(
     if calibration is None:
         return None
     threshold = float(np.quantile(observed, calibration.quantile(np.array([0.5]))[0]))
-    return UnseenThreshold(threshold, noise_rate(calibration, len(scored)), ScoreProbability.by(calibration, observed))
+    rate = noise_rate(calibration, len(scored)) if seen.mean() <= 0.01 else UNDETERMINED
+    return UnseenThreshold(threshold, rate, ScoreProbability.by(calibration, observed))
 
 
 def null_threshold(y: np.ndarray, pairs: VectorPairs, seed: int = 0) -> tuple[float, float] | None:

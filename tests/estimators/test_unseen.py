@@ -76,10 +76,25 @@ def test_pairs_of_the_fit_too_few_pairs_and_foreign_ones_have_the_threshold_of_t
     foreign = Pairs.from_arrays(captions, features=features[np.random.default_rng(0).permutation(300)])
     assert model._threshold_of(model._embed(foreign), model.score_pairs(foreign)) is None  # no better than random pairs
     np.testing.assert_array_equal(model.predict(few), model.score_pairs(few) < model.threshold_)
-    assert model.own_threshold(own.select(np.arange(20, 300))) is None  # under another name they are known as well
     y = np.where(np.arange(60) < 12, 0.1, 0.9)
     assert model.explainer(few, correspondence=y).threshold == model.threshold_
     assert model.rematch(few, correspondence=y).threshold == model.threshold_
+
+
+@pytest.mark.parametrize("new", [100, 600])
+def test_pairs_of_the_fit_do_not_count_for_the_threshold_of_new_ones(model: Auto, new: int) -> None:
+    """A second version of the data has the first in it."""
+    captions, features, wrong = [], [], []
+    for n, seed in ((300, 0), (new, 1)):
+        clean = pairs_of(n, seed)
+        noise = inject_noise(clean, 0.3, seed=0)
+        captions += apply_noise(clean, noise).captions
+        features.append(rows(n, seed)[1])
+        wrong.append(noise.mismatched)
+    pairs, mismatched = Pairs.from_arrays(captions, features=np.concatenate(features)), np.concatenate(wrong)
+    unseen, flagged = model.own_threshold(pairs), model.predict(pairs)
+    assert unseen is not None and np.isnan(unseen.noise_rate.value)
+    assert flagged[~mismatched].mean() < 0.15 < 0.5 < flagged[mismatched].mean()
 
 
 def test_runs_are_spread_over_all_rows() -> None:
