@@ -26,6 +26,7 @@ PREFIX = "filter "
 MAIN_SCRIPT = 0.8  # share of the captions above which another script is suspicious
 
 _LETTER = re.compile(r"[^\W\d_]")
+_CODE = re.compile(r"(?<!\S)(?!\S*[A-Za-z]{4})[!-~]*\d{3}[!-~]*(?!\S)")  # of ASCII, without four letters in a row
 
 
 @dataclass(frozen=True)
@@ -178,9 +179,9 @@ FILTERS = {
         _by_sides(lambda short, _, least: short < least)),
     "aspect": Filter("the image's longer side is more than {:g} times the shorter", 3, False,
         _by_sides(lambda short, long, most: long > most * short)),
-    "no_word": Filter("the caption has no letter", None, True,
-        _by_caption(lambda caption, _: not _LETTER.search(caption))),
     "url": Filter("the caption is a URL or a file name", None, True, _by_caption(_is_address)),
+    "no_word": Filter("the caption has no word", None, True,
+        _by_caption(lambda caption, _: not _LETTER.search(_CODE.sub(" ", caption)))),
     "hashtags": Filter("the caption has only #tags, @names and URLs", None, False,
         _by_caption(lambda caption, _: _is_tags_or_addresses(caption, 0) and not _is_address(caption, 0))),
     "caption_length": Filter("the caption has fewer than {:g} characters", 10, False,

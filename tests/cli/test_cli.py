@@ -149,7 +149,10 @@ def test_end_to_end(command: Command, data: Path) -> None:
     first = csv_rows(run / "issues.csv")[0]
     worst = WRONG + int(np.argmin(y[WRONG:]))  # the rows before it are displaced, and an issue of their own
     assert (first["issue"], int(first["pair_id"]), first["why"]) == ("doubtful", worst, why[worst])
-    assert fit["worst"].startswith(f"pair {worst}, key k{worst}, correspondence ") and fit["issues"]["doubtful"] == N - WRONG
+    assert (
+        fit["worst"].startswith(f"pair {worst}, key k{worst}, correspondence ")
+        and fit["issues"]["doubtful"] == N - WRONG
+    )
 
     done = command("evaluate", "run", data, "--json")
     assert command("evaluate", "run", "--json").out == done.out  # of the run's own data

@@ -351,7 +351,7 @@ def test_fit_says_what_it_sets_aside_why_and_what_changes_it(
     code, out, err = in_process(*argv, *([] if drop is None else ["--drop", drop]))
     assert code == 0, err
     lines = {line[:16].strip(): line[16:] for line in out.splitlines()}
-    no_word = "1 x filter no_word: the caption has no letter"
+    no_word = "1 x filter no_word: the caption has no word"
     counted = {f["filter"]: f["pairs"] for f in inspect_pairs(load_pairs("data.parquet"), filters="all")["filters"]}
     assert counted["no_word"] == 1
     assert ("no caption" if drop != "hashtags,mojibake" else "others: see scores.parquet") in lines["quarantined"]
