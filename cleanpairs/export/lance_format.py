@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from cleanpairs.core.errors import ConfigError
 from cleanpairs.core.regular import writing
 from cleanpairs.data.formats.lance_dataset import lance_module
 from cleanpairs.data.writing import with_image_feature
@@ -14,7 +15,10 @@ from cleanpairs.ops.columns import as_schema
 
 
 class LanceOutput(Output):
-    """A directory of Lance. Batches become fragments of some 256 MiB, and one commit makes the dataset of them."""
+    """A directory of Lance. Batches become fragments of some 256 MiB, and one commit makes the dataset of them.
+
+    Raises ConfigError: Lance cannot hold a column.
+    """
 
     directory: ClassVar[bool] = True
 
@@ -22,6 +26,15 @@ class LanceOutput(Output):
         self._path, self._schema = str(path), with_image_feature(layout.out_schema)
         self._lance, self._fragments = lance_module(), list[Any]()
         self._pending: list[pa.Table] = []
+        for field in self._schema:
+            try:
+                self._lance.schema.LanceSchema.from_pyarrow(pa.schema([field]))
+            except ValueError as error:
+                what = "has a dot in its name" if "." in field.name else f"is {field.type}"
+                raise ConfigError(
+                    f"column {field.name!r} {what}, which Lance cannot hold: rename it or leave it out of the input, "
+                    "or export Parquet"
+                ) from error
 
     @staticmethod
     def count(path: Path) -> int:
