@@ -43,8 +43,8 @@ class CardFacts:
 def dataset_card(about: CardFacts, plan: RepairPlan, *, loads: str | None, **facts: Any) -> str:
     """The text of the card of an export, of which `datasets` reads the files ``loads``.
 
-    The template takes the ``facts`` of the output: ``name``, ``format``, ``rows``, ``counts`` and ``shards`` (tars of a
-    webdataset).
+    The template takes the ``facts`` of the output: ``name``, ``format``, ``rows``, ``counts``, ``shards`` (tars of a
+    webdataset) and ``all_captions``.
     """
     from huggingface_hub import DatasetCardData
 

@@ -408,6 +408,7 @@ class Export:
         if self.format.directory or ("card" in staged and not self.croissant):
             facts = {"name": self.out.name, "format": self.name, "counts": counts, "rows": rows["out"]}
             facts["shards"] = sum(part.endswith(".tar") for part in parts)
+            facts["all_captions"] = self.settings.all_captions
             text = dataset_card(self.settings.about or CardFacts(), head, loads=self.format.loads, **facts)
             card = staged["out"] / CARD if self.format.directory else staged["card"]
             card.write_text(text, encoding="utf-8")

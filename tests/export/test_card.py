@@ -27,8 +27,8 @@ def test_a_card_of_every_format(name: str, make_pairs: Any, make_plan: Any, mixe
     out = tmp_path / named("photos", name)
     card = out / "README.md" if name in ("webdataset", "datasets", "lance") else tmp_path / "card.md"
     given = None if card.parent == out else card
-    dropped = tmp_path / "gone.parquet"
-    summary = export_pairs(pairs, make_plan(pairs, mixed), out, format=name, card=given, about=FACTS, dropped=dropped)
+    more: Any = {"dropped": tmp_path / "gone.parquet", "all_captions": name not in ("uids", "csv")}
+    summary = export_pairs(pairs, make_plan(pairs, mixed), out, format=name, card=given, about=FACTS, **more)
     made = FORMATS.load(name)
     assert summary.rows == made.count(out) == (4 if made.selection else 6)
     assert summary.kept + summary.repaired + summary.dropped == summary.pairs == 7
@@ -47,6 +47,7 @@ def test_a_card_of_every_format(name: str, make_pairs: Any, make_plan: Any, mixe
     assert f"| dropped | {summary.dropped} |" in text and "| quarantined: unusable, or found by a filter |" in text
     for words in ("method: crcl", "3 of 7 pairs (42.9 %)", "- About 25.0 %", "lower correspondence", "strategy ot"):
         assert words in text
+    assert ("- `all_captions`: " in text) == more["all_captions"]
     assert "torch 2.13.0" in text and "cleanpairs diff" in text
     assert ("cleanpairs restore" in text) == (name in ("parquet", "datasets"))
     assert "/secret" not in text and str(tmp_path) not in text
