@@ -44,8 +44,8 @@ class DisplacedBlock:
 
     def __str__(self) -> str:
         far = abs(self.distance)
-        where = f"{plural(far, 'row')} {'down' if self.distance < 0 else 'up'}"
-        return f"Rows {self.first + 1:,} to {self.last + 1:,}: each caption belongs {where}."
+        where = f"{plural(far, 'row')} {'down' if self.distance > 0 else 'up'}"
+        return f"Rows {self.first + 1:,} to {self.last + 1:,}: the caption of each image stands {where}."
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,7 @@ def test_displaced_rows_are_found_in_a_stream(
     at = embeddings(tmp_path / "data", spoilt=True, displaced=block)
     found = fit(tmp_path / "data", tmp_path / "run", monkeypatch, streamed_from=streamed_from)
     (told,) = found["displaced"]
-    assert told["why"].endswith("each caption belongs 1 row up.") and abs(told["pair_id"] - 900) < 5
+    assert told["why"].endswith("the caption of each image stands 1 row down.") and abs(told["pair_id"] - 900) < 5
     issues = csv_rows(tmp_path / "run" / "issues.csv")
     assert [row["why"] for row in issues if row["issue"] == "displaced rows"] == [told["why"]]
     doubtful = [int(row["pair_id"]) for row in issues if row["issue"] == "doubtful"]

@@ -124,7 +124,7 @@ def test_a_block_is_found(distance: int, length: int, noise: float, known: int) 
     owner[exchanged] = owner[rng.permutation(exchanged)]
     some = np.sort(rng.choice(len(owner), known, replace=False))
     found = find_displaced_rows(images, texts[owner], sample=(some, images[some], texts[owner][some]))
-    place = np.argsort(owner) - np.arange(len(owner))  # how far away each image's caption stands
+    place = np.argsort(owner) - np.arange(len(owner))  # how far away the caption of each image stands
     inside = np.arange(200 + max(-distance, 0), 200 + length - max(distance, 0))
     inside = inside[place[inside] == distance]
     assert np.mean(found.distance[inside] == distance) >= (0.97 if length >= 100 else 0.9)
@@ -153,6 +153,7 @@ def test_exchanged_files_and_a_distance_that_grows_at_each_missing_caption_are_f
     owner = np.r_[0:100, 400:600, 300:400, 100:300]  # rows 100 to 299 and 400 to 599
     found = find_displaced_rows(images, texts[owner])
     assert {block.distance for block in found.blocks} == {300, -300}
+    assert str(found.blocks[0]).endswith("the caption of each image stands 300 rows down.")
     assert np.mean(found.distance[100:300] == 300) > 0.97 and np.mean(found.distance[400:] == -300) > 0.97
     assert not found.distance[:95].any() and not found.distance[305:395].any()
     gone, at = [100, 180, 260, 340], np.arange(596)
@@ -210,7 +211,7 @@ def test_rows_that_cannot_be_compared_do_not_end_a_block_and_few_rows_say_nothin
     images[250:255] = 0
     found = find_displaced_rows(images, texts[displaced(np.arange(600), 200, 300, 1)], usable=usable)
     (block,) = (block for block in found.blocks if block.last - block.first > 50)
-    assert str(block) == f"Rows {block.first + 1} to {block.last + 1}: each caption belongs 1 row up."
+    assert str(block) == f"Rows {block.first + 1} to {block.last + 1}: the caption of each image stands 1 row down."
     assert block.distance == 1 and not found.probability[250:255].any()
     usable[200:300:3] = usable[201:300:3] = False
     assert find_displaced_rows(images, texts[displaced(np.arange(600), 200, 300, 3)], usable=usable).blocks

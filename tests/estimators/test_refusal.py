@@ -43,8 +43,12 @@ def test_pairs_in_random_order_are_refused(name: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "order", "said"),
     [
-        ("crcl", np.roll(np.arange(200), 3), "Rows 1 to 200: each caption belongs 3 rows up. Move the captions"),
-        ("clip-score", np.roll(np.arange(200), -1), "Rows 1 to 200: each caption belongs 1 row down."),
+        (
+            "crcl",
+            np.roll(np.arange(200), 3),
+            "Rows 1 to 200: the caption of each image stands 3 rows down. Move the captions",
+        ),
+        ("clip-score", np.roll(np.arange(200), -1), "Rows 1 to 200: the caption of each image stands 1 row up."),
         ("clip-score", np.arange(200)[::-1], "The captions fit in reversed order."),
         ("clip-score", np.random.default_rng(0).permutation(200), "Hardly any pair fits, in any order"),
     ],
@@ -67,7 +71,7 @@ def test_captions_that_stand_an_image_away_are_said_to_stand_all_of_its_rows_awa
     order = np.roll(np.arange(300), 5)
     pairs = Pairs.from_arrays([f"caption {i}" for i in order], features=vectors, text_vectors=vectors[order])
     model = METHODS.load("clip-score")(text_encoder="features", image_encoder="features", eval_group_size=16)
-    with pytest.raises(RefusedError, match="Rows 1 to 300: each caption belongs 5 rows up"):
+    with pytest.raises(RefusedError, match="Rows 1 to 300: the caption of each image stands 5 rows down"):
         model.fit(pairs)
 
 

@@ -82,7 +82,7 @@ def test_the_ledger_names_the_rule_and_the_export_is_verified_and_undone(tmp_pat
     found = fit_run(
         Recipe.resolve(None, overrides=["text_encoder=features"], options=options), out=tmp_path / "run", latest=False
     )
-    assert any("each caption belongs 2 rows up" in block["why"] for block in found["displaced"])
+    assert any("the caption of each image stands 2 rows down" in block["why"] for block in found["displaced"])
     run = Run(tmp_path / "run")
     y = run.scores().correspondence
     assert (y[100:298] == 0).mean() > 0.97 and y[np.r_[0:95, 305:400]].min() > 0
@@ -90,7 +90,7 @@ def test_the_ledger_names_the_rule_and_the_export_is_verified_and_undone(tmp_pat
     assert run.model().noise_rate_ == found["noise_rate"] >= (y == 0).mean()
     for name in ("plan.parquet", "plan.csv"):
         rematch_run(run, tmp_path / name, RepairSettings(), streamed_from=streamed_from)
-    assert "each caption belongs 2 rows up." in result_table(found)
+    assert "the caption of each image stands 2 rows down." in result_table(found)
     issues = csv.read_csv(tmp_path / "run" / "issues.csv").to_pylist()
     (block,) = (row for row in issues if row["issue"] == "displaced rows" and row["why"].startswith("Rows 1"))
     assert 95 <= block["pair_id"] <= 105
@@ -100,9 +100,9 @@ def test_the_ledger_names_the_rule_and_the_export_is_verified_and_undone(tmp_pat
     page = tmp_path / "report.html"
     pairs = load_pairs(data)
     write_report(page, title="", scores=run.scores().table, threshold=0.5, pairs=pairs, plan=plan, info=run.info)
-    assert page.read_text().count("each caption belongs 2 rows up.") >= 2
+    assert page.read_text().count("the caption of each image stands 2 rows down.") >= 2
     assert ">nan<" not in page.read_text() and '="nan"' not in page.read_text()  # the rule needs no repair score
-    assert any("each caption belongs 2 rows up." in line for line in displaced_in_vectors(pairs))
+    assert any("the caption of each image stands 2 rows down." in line for line in displaced_in_vectors(pairs))
     assert not displaced_in_vectors(Pairs.from_arrays(["a"] * 30, features=np.eye(30, dtype=np.float32)))
     assert own(plan)[100:298].mean() > 0.97
     assert plan.table["reason"].equals(RepairPlan.load(tmp_path / "plan.csv").table["reason"])
