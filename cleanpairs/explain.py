@@ -218,6 +218,8 @@ class Explainer:
     def _why(self, i: int, unsupported: list[str], expected: list[str], instead: str) -> str:
         if np.isnan(self.correspondence[i]):
             return self.pairs.reasons.get(i, "quarantined")
+        if not self.pairs.captions[i]:
+            return "it has no caption, and vectors name no reason"
         if not unsupported and not expected:
             return "no word of the caption speaks for or against it"
         if instead:

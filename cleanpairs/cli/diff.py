@@ -89,7 +89,7 @@ def _change(change: "Change", width: int) -> Iterator[tuple[str, str | None]]:
         yield cut(f"  {before}", "", width), None
     elif change.after is not None:
         yield cut(f"- {before}", "", width), "red"
-        yield cut(f"+ {safe(change.after)}", f"  ({source}{score})", width), "green"
+        yield cut(f"+ {safe(change.after) or '(no caption)'}", f"  ({source}{score})", width), "green"
     else:
         yield cut(f"- {before}", "", width), "red"
         reason = "" if change.reason is None else f": {safe(change.reason)}"

@@ -16,9 +16,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cleanpairs.cli import cli
+from cleanpairs.cli.diff import _change
 from cleanpairs.core.errors import ConfigError, DataError, OutputExistsError
 from cleanpairs.data import ParquetSink, load_pairs
 from cleanpairs.export import diff_export, export_pairs
+from cleanpairs.export.diff import Change
 from cleanpairs.repair.actions import REASONS
 from cleanpairs.repair.plan import RepairPlan
 from tests.helpers import csv_rows, plan_of, write_table
@@ -153,6 +155,12 @@ def test_two_lines_a_pair(diff: Callable[..., Result]) -> None:
     assert "@ k5  (pair 5)\n- (no caption)\n  quarantined: no partner scores 0.5" in result.stdout
     assert "- a boat\n  dropped: no partner scores 0.5\n" in result.stdout
     assert "a car  (from k7" in result.stdout and "k7  (pair" not in result.stdout  # a kept pair is no change
+
+
+def test_new_captions_of_data_without_texts_are_said_to_be_none() -> None:
+    change = Change(3, "k3", "rematch_text", "", "", "k4", 0.1, 0.9, None)
+    lines = [line for line, _ in _change(change, 80)]
+    assert lines[1:3] == ["- (no caption)", "+ (no caption)  (from k4, score 0.90)"]
 
 
 def test_nothing_that_a_terminal_obeys_and_no_line_too_long(diff: Callable[..., Result]) -> None:

@@ -146,6 +146,8 @@ def test_nothing_is_said_without_words_or_trusted_pairs() -> None:
     pairs, _, wrong = corpus()
     nobody = Explainer(pairs, explainer(pairs, wrong).vectors, np.zeros(N), 0.5)
     assert nobody.explain([0])[0].why == "no word of the caption speaks for or against it"
+    bare = explainer(replace(pairs, captions=[""] * N), wrong).explain([0])[0]
+    assert bare.why == "it has no caption, and vectors name no reason"
     mute = replace(pairs, captions=["?"] * N)
     assert explainer(mute, wrong).explain([0])[0].unsupported == ()
 
