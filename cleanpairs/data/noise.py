@@ -393,7 +393,7 @@ def corrupt(
     of the pair whose caption it is. Both are lists where the captions are lists.
 
     Data in the research layout becomes a directory of that layout, if ``out`` does not end in ``.parquet``. The other
-    splits stay as they are, and the truth is in ``{split}_truth.parquet``.
+    splits stay as they are, and the truth is in ``{split}_truth.parquet``, which is read with the captions.
     """
     pairs = load_pairs(data, **options)
     if pairs.true_mismatch is not None and pairs.true_mismatch.any():

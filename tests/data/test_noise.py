@@ -3,6 +3,7 @@
 import itertools
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cleanpairs.benchmarking.settings import load_splits
 from cleanpairs.core.errors import ConfigError, DataError, OutputExistsError
 from cleanpairs.data import Pairs, load_pairs, normalise_text
 from cleanpairs.data.noise import Noise, NoiseKind, apply_noise, corrupt, inject_noise, load_noise_file, load_truth
@@ -125,6 +127,11 @@ def test_a_corrupted_research_directory(tmp_path: Path) -> None:
     assert again.captions == corrupted.captions and again.source.kind == "precomp"
     assert (tmp_path / "out" / "train_ims.npy").read_bytes() == (data / "train_ims.npy").read_bytes()
     np.testing.assert_array_equal(load_truth(tmp_path / "out" / "train_truth.parquet", again), noise.mismatched)
+    np.testing.assert_array_equal(again.true_mismatch_mask(), noise.mismatched)
+    assert again.true_key == corrupted.true_key
+    for judge in (partial(corrupt, rate=0.4, out=tmp_path / "twice"), load_splits):
+        with pytest.raises(DataError, match="holds mismatched pairs"):
+            judge(str(tmp_path / "out"))
     with pytest.raises(OutputExistsError, match="input"):
         corrupt(data, 0.4, out=data, overwrite=True)
     with pytest.raises(ConfigError, match="rate or a noise file"):

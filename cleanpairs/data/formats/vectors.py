@@ -6,7 +6,8 @@
   one a line (.txt) or from Parquet, with its other columns. Without Parquet a row's key is its number.
 - The research layout: ``{split}_ims.npy``, (n, D) or (n, R, D), and ``{split}_caps.txt``, one caption a line, as many
   for each image, in order. NoW (Noise of Web) has ``{split}_caps_{bpe,bert,jieba}.txt`` instead, with the numbers of
-  the captions' tokens, ``17,5,230``, which are read as words, ``17 5 230``.
+  the captions' tokens, ``17,5,230``, which are read as words, ``17 5 230``. ``{split}_truth.parquet`` holds the truth
+  that :func:`cleanpairs.corrupt` wrote, a row a caption.
 
 The vectors of the images are the column ``image_features``, those of the captions the column ``text_features``.
 """
@@ -20,14 +21,16 @@ from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.recipe import DataOptions
 from cleanpairs.core.regular import cached_by_file, read_text, reading
 from cleanpairs.data.arrays import read_vectors
+from cleanpairs.data.columns import TRUTH
 from cleanpairs.data.formats.file_names import expand_braces, expand_files
 from cleanpairs.data.images import ImageSource, rows_by_file
-from cleanpairs.data.parquet_io import common_schema, count_rows, iter_batches
+from cleanpairs.data.parquet_io import common_schema, count_rows, iter_batches, read_table
 from cleanpairs.data.rows import Rows
 from cleanpairs.data.source import Source, copied
 from cleanpairs.data.table_reader import ParquetReader, chosen_split, record_batch
@@ -196,13 +199,15 @@ class PrecompReader(ClipRetrievalReader):
                 raise DataError(f"{folder} is in the research layout and has {found}: {tokeniser!r} cannot be chosen")
             captions = folder / f"{name}_caps_{tokeniser}.txt"
         paths = [str(folder / f"{name}_ims.npy"), str(captions)]
+        paths += [str(truth) for truth in (folder / f"{name}_truth.parquet",) if truth.exists()]
         request = replace(request, text_column=None, text_vectors=None)
         return self.described(data, paths, len(self._array(paths[0])), request)
 
     def parts(self, source: Source) -> Parts:
-        """The images, and their captions as a table in the cache."""
-        images, captions = source.paths
-        return [images], [], [_captions(captions, images, len(self._array(images)))]
+        """The images, and their captions as a table in the cache, with the truth of ``corrupt`` where there is one."""
+        images, captions, *truth = source.paths
+        rows = _captions(captions, images, len(self._array(images)))
+        return [images], [], [_with_truth(truth[0], rows) if truth else rows]
 
 
 def by_number(path: str) -> tuple[int, str]:
@@ -270,3 +275,16 @@ def _captions(captions: str, images: str, n: int) -> str:
     if each > 1:
         texts = grouped(texts, np.full(n, each))
     return str(cached_tables([pa.table({"key": keys, "captions" if each > 1 else "caption": texts})]))
+
+
+@cached_by_file(16)
+def _with_truth(truth: str, rows: str) -> str:
+    """The Parquet file in the cache with the ``rows`` and the columns of their ``truth``, a row a caption."""
+    table, told = read_table(rows), read_table(truth)
+    lists = "captions" in table.column_names
+    counts = np.asarray(pc.list_value_length(table["captions"])) if lists else np.ones(len(table), int)
+    if len(told) != counts.sum():
+        raise DataError(f"{truth} speaks of {len(told)} pairs, the data has {counts.sum()}")
+    for name in [name for name in TRUTH if name in told.column_names]:
+        table = table.append_column(name, grouped(told[name], counts) if lists else told[name])
+    return str(cached_tables([table]))
