@@ -27,7 +27,7 @@ lower the variance of pi, and are most informative of the parameters.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -85,8 +85,8 @@ class Calibration:
     """
 
     theta: np.ndarray
-    draws: np.ndarray
-    scores: np.ndarray | None = None
+    draws: np.ndarray = field(repr=False)
+    scores: np.ndarray | None = field(default=None, repr=False)
 
     @property
     def rate(self) -> float:

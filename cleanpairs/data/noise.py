@@ -196,11 +196,11 @@ def category_codes(pairs: Pairs, column: str) -> np.ndarray:
     """(N,) int64: equal = the same value in the input's ``column``, -1 = none. Raises ConfigError: no such column."""
     schema = next(iter(iter_tables(pairs.source, 1))).schema
     if column not in schema.names:
-        raise ConfigError(f"noise within {column!r}: the input has no such column (it has: {', '.join(schema.names)})")
+        raise ConfigError(f"noise by {column!r}: the input has no such column (it has: {', '.join(schema.names)})")
     kind = schema.field(column).type
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     if pa.types.is_nested(kind):
-        raise ConfigError(f"noise within {column!r}: it holds {kind}, and a category is one value a row")
+        raise ConfigError(f"noise by {column!r}: it holds {kind}, and a category is one value a row")
     values = one_array(pa.chunked_array([batch.column(0) for batch in iter_tables(pairs.source, columns=[column])]))
     values = values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
     codes = values.dictionary_encode().indices.fill_null(-1).to_numpy(zero_copy_only=False)

@@ -273,7 +273,7 @@ class Fitted:
         Figures of each epoch.
 
     best_val_rsum_ : float or None
-        rSum on the pairs for validation.
+        rSum on the pairs for validation at the best epoch. It leaves out the regression of ``auto``.
 
     bank_ : Bank
         The trusted pairs that scores refer to.

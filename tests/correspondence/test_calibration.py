@@ -38,6 +38,7 @@ def test_of_pairs_with_a_probability_that_share_is_mismatched(rate: float) -> No
     for low, high in ((0.01, 0.1), (0.1, 0.5), (0.5, 0.9), (0.9, 1.0)):
         some = (p >= low) & (p < high)
         assert abs(wrong[some].mean() - p[some].mean()) < 0.08, (low, high)
+    assert len(repr(calibrate(observed, null, by_score=True))) < 200  # without its thousands of numbers
     estimate = found.noise_rate(len(observed))
     assert estimate.low <= wrong.mean() <= estimate.high and estimate.high - estimate.low < 0.1
 

@@ -468,9 +468,12 @@ def test_a_copy_holds_the_captions_and_the_truth(tmp_path: Path, kind: str, list
 
 def test_the_outputs_and_inputs_of_a_copy(tmp_path: Path) -> None:
     data, out = write(tmp_path / "in.parquet"), tmp_path / "out.parquet"
-    for column, words in (("categories", r"no such column.*category"), ("tags", "one value a row")):
+    for kind, words in (
+        ("copied:categories", r"noise by 'categ.*such column.*category"),
+        ("within:tags", "one value a row"),
+    ):
         with pytest.raises(ConfigError, match=words):
-            corrupt(data, 0.5, kind=f"within:{column}", out=out)
+            corrupt(data, 0.5, kind=kind, out=out)
     assert not out.exists()
     corrupt(data, 0.4, out=out)
     with pytest.raises(DataError, match="already"):  # its truth would be of the wrong beginning
