@@ -68,6 +68,7 @@ def result_table(result: Mapping[str, Any]) -> str:
     odd = f"{len(out):,}  (kept, but with a lower score than half of all random pairs)"
     found = list(result["issues"].items())[1:-1]  # without doubtful pairs, and blocks of displaced rows
     others = [f"{'at least ' * (n >= LISTED)}{n:,} {name}" for name, n in found if n]
+    best = " at the best epoch" * bool(result["epochs"])
     rows = {
         "method": result["method"],
         "pairs": f"{result['pairs']:,}  ({result['quarantined']:,} quarantined)",
@@ -78,7 +79,7 @@ def result_table(result: Mapping[str, Any]) -> str:
         "displaced": in_words([block["why"] for block in result["displaced"]]),
         "flagged": f"{result['flagged']:,}  (correspondence below {result['threshold']:.3g})",
         "captions": result["captions"],
-        "validation": None if result["val_rsum"] is None else f"rSum {result['val_rsum']:.1f} at the best epoch",
+        "validation": None if result["val_rsum"] is None else f"rSum {result['val_rsum']:.1f}{best}",
         "worst": result["worst"],
         "outliers": odd if out else None,
         "issues": f"{'; '.join(others) or 'no others listed'}  (issues.csv; cleanpairs worst)",

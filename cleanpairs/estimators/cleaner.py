@@ -228,6 +228,8 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         self._heads, self.history_ = trained.heads, trained.history
         self.best_val_rsum_ = trained.best_val_rsum
         self._finish(trained.model, replace(fit, values=trained.values))
+        if val is not None and not stages:
+            self.best_val_rsum_ = self.evaluate(val).rsum
 
     def _refuse_different_processes(self, pairs: Pairs) -> None:
         plain = {k: v for k, v in self.get_params().items() if isinstance(v, (str, int, float, tuple, list))}

@@ -245,8 +245,9 @@ def test_few_of_the_right_pairs_are_flagged_where_the_noise_rate_is_undetermined
 def test_vectors_that_tell_all_are_trained_on_once_if_that_is_asked_for(retrieval: bool, tmp_path: Path) -> None:
     pairs, wrong = vector_pairs(400, 80, 0.3)
     images = np.asarray(pairs.images.array())[:, 0]
-    model = small(epochs=3, label_epochs=2, retrieval=retrieval).fit(pairs)
+    model = small(epochs=3, label_epochs=2, retrieval=retrieval).fit(pairs, val=pairs)
     assert [line["stage"] for line in model.history_] == [1] * 3 * retrieval
+    assert model.best_val_rsum_ == pytest.approx(model.evaluate(pairs).rsum)  # also where no epoch was trained
     assert model.rematch(pairs, repairs="plausible").summary().repaired > 10
     again = reloaded(model, tmp_path, pairs.select(np.arange(60, 200)))
     if not retrieval:
