@@ -68,7 +68,7 @@ def result_table(result: Mapping[str, Any]) -> str:
     odd = f"{len(out):,}  (kept, but with a lower score than half of all random pairs)"
     found = list(result["issues"].items())[1:-1]  # without doubtful pairs, and blocks of displaced rows
     others = [f"{'at least ' * (n >= LISTED)}{n:,} {name}" for name, n in found if n]
-    best = " at the best epoch" * bool(result["epochs"])
+    best = " at the best epoch" * bool(result.get("epochs"))
     rows = {
         "method": result["method"],
         "pairs": f"{result['pairs']:,}  ({result['quarantined']:,} quarantined)",
