@@ -26,7 +26,6 @@ PREFIX = "filter "
 MAIN_SCRIPT = 0.8  # share of the captions above which another script is suspicious
 
 _LETTER = re.compile(r"[^\W\d_]")
-_CODE = re.compile(r"(?<!\S)(?!\S*[A-Za-z]{4})[!-~]*\d{3}[!-~]*(?!\S)")  # of ASCII, without four letters in a row
 
 
 @dataclass(frozen=True)
@@ -130,6 +129,11 @@ def _is_all_addresses(also: str = "") -> Callable[[str, float], bool]:
 _is_address, _is_tags_or_addresses = _is_all_addresses(), _is_all_addresses(r"|(?<!\S)[#@]\S+")
 
 
+def _has_no_word(caption: str, _: float) -> bool:
+    """Whether a caption has only numbers and codes: ASCII with three digits, and without four letters in a row."""
+    return not _LETTER.search(re.sub(r"(?<!\S)(?!\S*[A-Za-z]{4})[!-~]*\d{3}[!-~]*(?!\S)", " ", caption))
+
+
 def _is_mojibake(caption: str, _: float) -> bool:
     if caption.isascii():
         return False
@@ -181,7 +185,7 @@ FILTERS = {
         _by_sides(lambda short, long, most: long > most * short)),
     "url": Filter("the caption is a URL or a file name", None, True, _by_caption(_is_address)),
     "no_word": Filter("the caption has no word", None, True,
-        _by_caption(lambda caption, _: not _LETTER.search(_CODE.sub(" ", caption)))),
+        _by_caption(_has_no_word)),
     "hashtags": Filter("the caption has only #tags, @names and URLs", None, False,
         _by_caption(lambda caption, _: _is_tags_or_addresses(caption, 0) and not _is_address(caption, 0))),
     "caption_length": Filter("the caption has fewer than {:g} characters", 10, False,
