@@ -64,7 +64,7 @@ class Answered:
         y = np.asarray(scores, dtype=np.float64).ravel()
         given = {i: answer for i, answer in answers.items() if answer is not None}
         for i, answer in given.items():
-            if str(answer) not in ("True", "False", "1", "0", "1.0", "0.0"):
+            if isinstance(answer, str) or str(answer) not in ("True", "False", "1", "0", "1.0", "0.0"):
                 raise DataError(f"the answer about pair {i} is {answer!r}: True or False, or None if nobody can say")
         says = {} if opinions is None else {i: label for i, label in opinions.says().items() if i not in given}
         n, labels = len(given), given | says

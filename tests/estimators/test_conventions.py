@@ -131,6 +131,7 @@ def test_a_search_without_scoring_names_it(frame: pd.DataFrame, method: Any) -> 
     ("ask", "said"),
     [
         (lambda fitted, frame: fitted.calibrate({0: "no"}), "answer about pair 0 is 'no'"),
+        (lambda fitted, frame: fitted.calibrate({0: "0"}), "answer about pair 0 is '0'"),
         (lambda fitted, frame: fitted.calibrate({0: None}), "no answer"),
         (lambda fitted, frame: fitted.calibrate([True, False]), "a CSV, not list"),
         (lambda fitted, frame: fitted.calibrate({0.5: True}), "pair ids .* not all whole"),
