@@ -45,6 +45,7 @@ async function list() {
 
 async function start() {
   await list();
+  say("");
   const open = pairs.findIndex((i) => !answered.has(i));
   if (open >= 0) return go(open);
   say(pairs.length ? "All listed pairs are answered." : "No pair is listed.");

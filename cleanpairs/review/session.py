@@ -284,6 +284,7 @@ class Session:
         """Take back the decision of that name. None where no such decision holds."""
         made = self.log.undo(name)
         self._note(made.pairs if made else ())
+        self._next = list(dict.fromkeys([*self._next, *(made.pairs if made else ())]))  # they are asked again
         return made
 
     # -- what follows

@@ -79,6 +79,10 @@ def test_searches_batches_and_the_plan(tab: Any) -> None:
     assert tab.run(MESSAGE) == "Undone: 6 answers."
     tab.run("document.getElementById('finish').click()")
     tab.until("document.getElementById('result').textContent.endsWith('plan.parquet')")
+    tab.fill("words", "onerror")
+    tab.until("!busy && document.getElementById('progress').textContent === '0 of 1 answered'")
+    tab.until("!busy")
+    assert tab.run(MESSAGE) == ""  # which was about other pairs
 
 
 @pytest.mark.parametrize("tab", [True], indirect=True)

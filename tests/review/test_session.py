@@ -136,6 +136,9 @@ def test_a_calibration_asks_until_there_are_enough_answers(case: Case, tmp_path:
             asked += new
         assert len(set(asked)) == len(asked) == wanted and QUARANTINED not in asked
     assert session.log.labels() == {i: None if i % 5 == 0 else i >= WRONG for i in asked}
+    for made in session.log.decisions[:-4:-1]:
+        session.undo(made.name)
+        assert set(session.queue().tolist()) == set(asked)  # what is taken back is asked again
 
 
 def test_labels_of_an_audit_and_of_a_spreadsheet_are_taken_in(case: Case, tmp_path: Path) -> None:
