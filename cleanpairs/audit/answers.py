@@ -40,6 +40,9 @@ class Answered:
 
     opinions : Opinions, optional
         Those of a judge, weighed by its errors.
+
+    contradicted : bool
+        Pairs that belong have surely lower scores than those that do not.
     """
 
     answers: int
@@ -49,6 +52,7 @@ class Answered:
     noise_rate: Estimate
     calibration: Calibration
     opinions: "Opinions | None" = None
+    contradicted: bool = False
 
     @classmethod
     def of(
@@ -61,6 +65,8 @@ class Answered:
         DataError
             An answer is none, or is about a pair that does not exist or is quarantined.
         """
+        from scipy.stats import mannwhitneyu
+
         y = np.asarray(scores, dtype=np.float64).ravel()
         given = {i: answer for i, answer in answers.items() if answer is not None}
         for i, answer in given.items():
@@ -89,7 +95,9 @@ class Answered:
         odds = np.where(matched, (1 - of_matched) / of_mismatched, of_matched / (1 - of_mismatched)) * p[rows]
         p[rows] = odds / (odds + 1 - p[rows])  # Bayes's rule
         p[rows[:n]] = matched[:n]
-        return cls(n, int((~matched[:n]).sum()), p, threshold, rate, calibration, opinions)
+        by_answer = [y[rows[:n][matched[:n] == belongs]] for belongs in (True, False)]
+        contradicted = min(map(len, by_answer)) > 0 and mannwhitneyu(*by_answer, alternative="less").pvalue < 0.01
+        return cls(n, len(by_answer[1]), p, threshold, rate, calibration, opinions, bool(contradicted))
 
     def figures(self) -> dict[str, Any]:
         """Return the figures that take the place of the fit's."""
@@ -105,12 +113,13 @@ class Answered:
 
     def __str__(self) -> str:
         rate, y = self.noise_rate, self.correspondence[np.isfinite(self.correspondence)]
-        promised = []
+        promised, contradicted = [], "pairs with low scores belong, and others do not: were yes and no exchanged?"
         for most in (0.1, 0.05, 0.02):
             kept = self.calibration.purest(y, most)
             promised.append(f"{most:g} keeps {kept:,} pairs" if kept else f"{most:g} cannot be kept")
         return "\n".join([
             f"answers         {self.answers:,}, of which {self.wrong:,} say that the caption does not belong",
+            *([f"contradiction   {contradicted}"] if self.contradicted else []),
             *([] if self.opinions is None else [str(self.opinions)]),
             f"mismatched      {percent(rate.value)}  (95 % interval {percent(rate.low)} to {percent(rate.high)})",
             f"flagged         {int((y < self.threshold).sum()):,} of {len(y):,} pairs, below {self.threshold:.3g}",

@@ -414,6 +414,12 @@ def test_all_labels_of_quarantined_pairs_are_counted(tmp_path: Path, n: int, wor
         Answered.of(y, dict.fromkeys(range(9), True))
 
 
+@pytest.mark.parametrize("right", [True, False])
+def test_answers_that_contradict_the_scores_are_named(right: bool) -> None:
+    found = str(Answered.of(np.linspace(0, 1, 100), {i: (i >= 30) is right for i in range(0, 100, 5)}))
+    assert ("were yes and no exchanged" in found) is not right
+
+
 def test_an_empty_field_is_no_answer(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("pair_id,matched\n0,1\n1,\n2,?\n3,no\n", encoding="utf-8")
     assert read_answers(tmp_path / "a.csv", correspondence=[0.5] * 4) == {0: True, 2: None, 3: False}
