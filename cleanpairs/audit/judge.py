@@ -74,10 +74,11 @@ class Opinions:
         with reading(path, "read as opinions of a judge", ValueError, TypeError, KeyError, AttributeError):
             content = read_json(path)
             values = {int(pair): float(value) for pair, value in content.pop("values").items()}
-            errors = {name: float(value) for name, value in content.items()}
-            opinions = cls(values, **errors)  # type: ignore[arg-type]
-            if not 0 < opinions.wrong_matched + opinions.wrong_mismatched < 1:
-                raise ValueError("its errors are no shares")
+            opinions = cls(values, **content)
+            errors = opinions.wrong_matched, opinions.wrong_mismatched
+            known = min(opinions.known_matched, opinions.known_mismatched)
+            if not (min(errors) > 0 and sum(errors) < 1 and known >= 0 and np.isfinite(opinions.cut)):
+                raise ValueError("its errors are no shares, or its counts no numbers")
             return opinions
 
     def __str__(self) -> str:

@@ -100,16 +100,19 @@ def test_a_judge_that_cannot_tell_is_refused(corpus: tuple[Pairs, np.ndarray, np
         second_opinions(vectors, np.linspace(0, 1, 60), Looker(), threshold=0.5, count=40)
 
 
-@pytest.mark.parametrize("text", ["[]", "{", '{"values": {"a": 1}}', '{"values": {}, "cut": "x"}'])
+KNOWN = Opinions({3: 0.25, 4: 0.75}, 0.5, 0.1, 0.2, 30, 40)
+NEGATIVE = (json.dumps(KNOWN.to_dict() | {name: -0.05}) for name in ("wrong_matched", "known_mismatched"))
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"values": {"a": 1}}', '{"values": {}, "cut": "x"}', *NEGATIVE])
 def test_opinions_are_read_back_or_refused(text: str, tmp_path: Path) -> None:
     file = tmp_path / "opinions.json"
     file.write_text(text)
     with pytest.raises(DataError, match=r"opinions\.json cannot be read"):
         Opinions.read(file)
-    known = Opinions({3: 0.25, 4: 0.75}, 0.5, 0.1, 0.2, 30, 40)
-    file.write_text(json.dumps(known.to_dict()))
-    assert vars(Opinions.read(file)) == vars(known)
-    assert known.in_words() == {3: "0.25: it does not belong", 4: "0.75: it belongs"}
+    file.write_text(json.dumps(KNOWN.to_dict()))
+    assert vars(Opinions.read(file)) == vars(KNOWN) and str(Opinions.read(file)) == str(KNOWN)
+    assert KNOWN.in_words() == {3: "0.25: it does not belong", 4: "0.75: it belongs"}
 
 
 def logged(**tokens: float) -> dict[str, Any]:
