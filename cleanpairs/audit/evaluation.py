@@ -62,7 +62,7 @@ class AuditResult:
         Share of mismatched pairs among all that have a score.
 
     at_threshold : ThresholdEstimate
-        Figures at the run's threshold.
+        Figures at the threshold.
 
     ladder : tuple of ThresholdEstimate
         Figures at other thresholds.
@@ -103,7 +103,7 @@ def threshold_table(rows: Sequence[ThresholdEstimate], mark: float) -> str:
     for r in sorted(rows, key=lambda r: r.threshold):
         sign = "*" if r.threshold == mark else " "
         lines.append(f"{r.threshold:>9.3g}{sign}{r.flagged:>12,}   {r.precision!s:<26}{r.recall!s:<24}".rstrip())
-    return "\n".join([*lines, "* the threshold of the run"])
+    return "\n".join([*lines, "* the threshold"])
 
 
 def evaluate_audit(sample: AuditSample, correspondence: ArrayLike, *, threshold: float) -> AuditResult:
