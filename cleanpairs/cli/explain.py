@@ -234,8 +234,9 @@ def _next_steps(run: Any, calibration: Any, planned: bool) -> list[tuple[str, st
             cut = cut_at(y, calibration, str(run.info["method"]), max_wrong=most, keep=None)
             note = f"… keeps {cut.kept:,}, of which at most {percent(most, 0)} {cut.counted}"
             steps.append((note, f"{command} --max-wrong {most:g}"))
-    some = "twenty more" if run.result.get("answers") else "forty"
-    steps.append((f"Answer {some} questions, to measure the noise rate", f"cleanpairs review {name} --calibrate"))
+    told = "twenty more questions, for narrower intervals"
+    ask = told if run.result.get("answers") else "forty questions, to measure the noise rate"
+    steps.append((f"Answer {ask}", f"cleanpairs review {name} --calibrate"))
     return steps
 
 

@@ -255,7 +255,11 @@ def test_answers_of_a_csv_count_at_once_and_for_a_new_fit(command: Command, run:
     assert code == 0 and json.loads(out)["f1"] == 1, (out, err)
     code, out, err = command("report", run, TRUST)
     page = Path("report.html").read_text(encoding="utf-8")
-    assert code == 0 and percent(answered.noise_rate.value) in page and "Answer twenty more questions" in page, err
+    assert (
+        code == 0
+        and percent(answered.noise_rate.value) in page
+        and "Answer twenty more questions, for narrower" in page
+    ), err
     assert command("audit", run, TRUST).code == 0
     labels = pd.read_csv(run / "audit" / "labels.csv")
     labels.assign(matched=(labels["pair_id"] >= 12).astype(int)).to_csv("labels.csv", index=False)
