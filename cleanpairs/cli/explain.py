@@ -13,7 +13,7 @@ import numpy as np
 
 from cleanpairs.cli.options import PathsCommand, Reads, Writes, existing_run, option, run_argument
 from cleanpairs.cli.terminal import echo, print_result, safe
-from cleanpairs.core.errors import ConfigError, DataError, RefusedError
+from cleanpairs.core.errors import ConfigError, DataError, MissingInputError, RefusedError
 from cleanpairs.core.plain import first_few, percent
 from cleanpairs.core.recipe import read_yaml
 from cleanpairs.core.regular import read_json, reading
@@ -104,27 +104,23 @@ def _issues(run: Any, count: int, listed: int = 200) -> Any:
     from cleanpairs.explain import ISSUES, SCHEMA
     from cleanpairs.repair.editing import read_csv
 
-    gone: DataError | None = None
+    missing = False
     try:
         run.open_input()  # refuses data that have changed
-    except DataError as error:
-        if not str(error).startswith("no such input"):
-            raise
-        gone = error
+    except MissingInputError:
+        missing = True
     file = run.path / "issues.csv"
     if count <= listed and file.exists() and run.answered() is None:
         with contextlib.suppress(DataError):  # a spreadsheet may have written it
             issues = read_csv(file, SCHEMA)
             if issues.schema.equals(SCHEMA):
-                if gone is not None:
+                if missing:
                     echo("the data is not there: this is the list of the fit", err=True)
                 place, rank = [ISSUES.index(name) for name in issues["issue"].to_pylist()], issues["rank"].to_numpy()
                 order = np.lexsort((rank, place))
                 return issues.take(order[rank[order] <= count])
-    if gone is not None:
-        raise gone
-    result = run.result
-    explainer = run.estimator().explainer(run.load_input())
+    result, pairs = run.result, run.load_input()
+    explainer = run.estimator().explainer(pairs)
     return explainer.issues(count, result.get("displaced", ()), result.get("standing_out", ()))
 
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from cleanpairs.core.errors import ConfigError, DataError, OutputError, OutputExistsError
+from cleanpairs.core.errors import ConfigError, DataError, MissingInputError, OutputError, OutputExistsError
 from cleanpairs.core.parameters import is_share
 from cleanpairs.core.regular import read_json, read_lines, reading, sha256_of, writing
 from cleanpairs.data import ParquetSink, Source, load_source, open_recorded, staged_file
@@ -449,10 +449,8 @@ class Run:
         where = self.path / "run.json"
         try:
             source = open_recorded(given.get("data"), given.get("options"), where, trusted=self.trusted)
-        except DataError as error:
-            if not str(error).startswith("no such input"):
-                raise
-            raise DataError(
+        except MissingInputError as error:
+            raise MissingInputError(
                 f"{error}; the run {self.path.name} was fitted on it: put it back, or give its new place as DATA to "
                 "rematch or score"
             ) from error

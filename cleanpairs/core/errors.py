@@ -26,6 +26,10 @@ class DataError(CleanpairsError, ValueError, exit_code=3, kind="data"):
     """Input that cannot be read, or that is not what it claims to be."""
 
 
+class MissingInputError(DataError):
+    """Input that does not exist."""
+
+
 class OutputError(CleanpairsError, OSError, exit_code=4, kind="output"):
     """Output that cannot be written."""
 

@@ -509,12 +509,12 @@ class ScoreProbability:
         found = calibrate(observed, null, by_score=True, draws=draws) if min(len(observed), len(null)) >= 80 else None
         if found is None:
             return None
-        doubt = doubted(found, len(observed)) if rate is None else found.shifted(rate)
-        calibration = doubt or found
+        doubt = doubted(found, len(observed)) if rate is None else None
+        calibration = (doubt or found) if rate is None else found.shifted(rate)
         knots = np.unique(np.quantile(np.concatenate([observed, null]), np.linspace(0, 1, 2001)))
         wrong = calibration.mismatched(positions(knots, observed))
         logits = np.log((1 - wrong) / wrong) + ORDER * np.linspace(-0.5, 0.5, len(knots))
-        return cls(calibration.rate if rate is not None or doubt is None else float("nan"), knots, logits)
+        return cls(calibration.rate if doubt is None else float("nan"), knots, logits)
 
     @classmethod
     def by(cls, calibration: Calibration, observed: np.ndarray) -> "ScoreProbability":

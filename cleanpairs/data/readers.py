@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError
+from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError, MissingInputError
 from cleanpairs.core.parameters import check_text, check_whole
 from cleanpairs.core.recipe import DataOptions
 from cleanpairs.core.registry import READERS
@@ -63,7 +63,7 @@ def sniff(data: str) -> str:
         files = (".parquet", ".arrow", ".tar", ".csv", ".tsv", ".json", ".jsonl", ".npy")
         on_hub = re.fullmatch(r"[\w.-]+/[\w.-]+", data) and not data.endswith(files)
         hint = f"; a dataset on the Hugging Face hub is named hf://{data}" if on_hub else ""
-        raise DataError(f"no such input: {data}{hint}")
+        raise MissingInputError(f"no such input: {data}{hint}")
     names = [p.name for p in annotation_files(Path(data))]
     if len(names) > 1:
         raise DataError(f"{data} has several files of captions ({', '.join(names[:10])}): give one of them")

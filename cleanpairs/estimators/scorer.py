@@ -43,7 +43,7 @@ from cleanpairs.features.rows import Progress
 from cleanpairs.ops.search import top_k
 from cleanpairs.repair.candidates import DonorSearch, NeighbourSearch
 from cleanpairs.repair.decisions import RepairProbability
-from cleanpairs.repair.displaced import judged
+from cleanpairs.repair.displaced import moves_and_misplaced
 from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.repair.plan_input import PlanInput
 from cleanpairs.repair.planning import judged_pairs, plan_repairs, repair_probability
@@ -396,12 +396,12 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
     def _judge_displaced(
         self, row: np.ndarray, image_group: np.ndarray, text_group: np.ndarray, found: Displacement
     ) -> np.ndarray:
-        """Return the moves of the pairs of ``fit``, as of :func:`cleanpairs.repair.displaced.judged`.
+        """Return the moves of the pairs of ``fit``, as of :func:`cleanpairs.repair.displaced.moves_and_misplaced`.
 
         Pairs that show another image's caption are mismatched from now on, and their share is the least noise rate. Its
         interval does not begin below the expected share of those whose own caption is found.
         """
-        moves, away = judged(row, image_group, text_group, found, self.quarantined_, self.correspondence_)
+        moves, away = moves_and_misplaced(row, image_group, text_group, found, self.quarantined_, self.correspondence_)
         self.correspondence_ = self.correspondence_ * ~away
         if self.threshold is None and not self.threshold_ and away.any():  # no other pair was worse than another
             self.threshold_ = float(np.min(self.correspondence_, where=self.correspondence_ > 0, initial=0.5))
@@ -824,7 +824,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         if chosen.displaced:
             row, image, text = usable.row, usable.pair_image_group, usable.text_group
             found = embedded.displaced_rows(correspondence)
-            moves, away = judged(row, image, text, found, embedded.quarantined, correspondence)
+            moves, away = moves_and_misplaced(row, image, text, found, embedded.quarantined, correspondence)
             correspondence = correspondence * ~away
         given = PlanInput.of(usable, correspondence, embedded.images.vectors, embedded.texts.vectors, chosen, moves)
         by_method = wanted.strategy == "method"

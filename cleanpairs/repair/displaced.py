@@ -76,7 +76,7 @@ def misplaced(row: np.ndarray, image_group: np.ndarray, text_group: np.ndarray, 
     return (found.distance[row] != 0) & ~right
 
 
-def judged(
+def moves_and_misplaced(
     row: np.ndarray, image_group: np.ndarray, text_group: np.ndarray, found: Displacement, quarantined: Container[int],
     correspondence: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip

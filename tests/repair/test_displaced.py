@@ -23,7 +23,7 @@ from cleanpairs.estimators.spaces import displaced_between_spaces
 from cleanpairs.export import restore_export
 from cleanpairs.methods.plain import InfoNCE
 from cleanpairs.ops import normalised_similarity
-from cleanpairs.repair.displaced import judged, misplaced, moves_of
+from cleanpairs.repair.displaced import misplaced, moves_and_misplaced, moves_of
 from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.repair.settings import RepairSettings
 from cleanpairs.report import write_report
@@ -199,7 +199,7 @@ def test_captions_of_a_row_move_together_and_each_once() -> None:
     away = misplaced(pairs.row, groups, pairs.text_group, found)
     assert set(rows[away].tolist()) == set(range(8)) and not away[rows == 8].any()
     for sure in (0.94, 0.96):  # row 8 is in place, and gives its caption to the surer row 6
-        left, lost = judged(pairs.row, groups, pairs.text_group, found, at, np.full(len(rows), sure))
+        left, lost = moves_and_misplaced(pairs.row, groups, pairs.text_group, found, at, np.full(len(rows), sure))
         assert (8 in rows[left["donor"]]) == lost[rows == 8].any() == (sure < 0.95)
         assert np.array_equal(lost[rows != 8], away[rows != 8])
     same = np.where(rows == 1, pairs.text_group[np.flatnonzero(rows == 2)[0]], pairs.text_group)

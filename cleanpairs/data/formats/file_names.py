@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
-from cleanpairs.core.errors import DataError
+from cleanpairs.core.errors import DataError, MissingInputError
 from cleanpairs.core.regular import reading
 
 IMAGES = (".jpg", ".jpeg", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif")  # endings
@@ -42,10 +42,12 @@ def expand_files(data: str, ending: str) -> list[str]:
             matches = sorted(glob.glob(name)) if glob.has_magic(name) else [name]
             missing = [m for m in matches if not Path(m).is_file()]
             if missing:
-                raise DataError(f"no such input: {missing[0]}" + (f" (of {data})" if missing[0] != data else ""))
+                raise MissingInputError(
+                    f"no such input: {missing[0]}" + (f" (of {data})" if missing[0] != data else "")
+                )
             paths += matches
     if not paths:
-        raise DataError(f"no such input: {data} matches no file *{ending}")
+        raise MissingInputError(f"no such input: {data} matches no file *{ending}")
     return [str(Path(p).absolute()) for p in paths]
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.core.errors import ConfigError, DataError, MissingInputError
 from cleanpairs.core.hub import hub_allowed
 from cleanpairs.core.regular import error_text, read_json, reading
 from cleanpairs.data.atomic import staged_file
@@ -78,7 +78,7 @@ def fetch(data: str, allow_urls: bool) -> str:
         files_of = _http if scheme in ("http", "https") else _others
         remotes = [remote for url in expand_braces(data) for remote in files_of(url)]
         if not remotes:
-            raise DataError(f"no such input: {data} names no file")
+            raise MissingInputError(f"no such input: {data} names no file")
         folder = cache_folder(f"{FOLDER}/{hashlib.sha256(data.encode()).hexdigest()[:32]}")
         for remote in remotes:
             name = Path(unquote(urlsplit(remote.url).path)).name
@@ -136,7 +136,7 @@ def _others(url: str) -> list[_Remote]:
     except ImportError as error:
         raise ConfigError(f"{url} needs a package that is not installed: {error}") from error
     except FileNotFoundError as error:
-        raise DataError(f"no such input: {url}") from error
+        raise MissingInputError(f"no such input: {url}") from error
     except Exception as error:  # each of these file systems raises its own
         raise DataError(f"{url} cannot be reached: {error_text(error)}") from error
 

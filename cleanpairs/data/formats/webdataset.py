@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.limits import limit
-from cleanpairs.core.plain import plain_text
+from cleanpairs.core.plain import first_few, plain_text
 from cleanpairs.core.recipe import DataOptions
 from cleanpairs.core.regular import begins_with, cached_by_file, open_regular, reading
 from cleanpairs.data.captions import caption_cell, caption_field, is_listed
@@ -272,7 +272,7 @@ def _image_size(sample: Sample) -> int:
 
 
 def _names(sample: Sample) -> str:
-    return ", ".join(list(sample.members)[:10]) + ", ..." * (len(sample.members) > 10)
+    return first_few(list(sample.members), 10)
 
 
 def _json(file: BinaryIO, sample: Sample, most: int = 16 * 2**20) -> bytes | None:
