@@ -221,7 +221,8 @@ class Encoders:
                 return self, f"learned words (backbone {settings.backbone} takes nothing else)"
             return self, f"learned words ({SHIPPED} is not installed; for captions in English: {INSTALL})"
         if isinstance(self.text, str):
-            return self, "vectors of the data, both sides (--set text_encoder=words: learned words)"
+            instead = " (--set text_encoder=words: learned words)" if any(captions) else ""
+            return self, f"vectors of the data, both sides{instead}"
         prefix = "learned words and " if takes_sentences(settings.backbone) else ""
         if settings.text_encoder != AUTO:
             return self, f"{prefix}vectors of {self.text.name}"

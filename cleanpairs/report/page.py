@@ -254,9 +254,12 @@ def _method(info: Mapping[str, Any], settings: Mapping[str, Any], result: Mappin
         text += f": {METHODS[name].summary} ({METHODS[name].source})"
     if backbone in BACKBONES and result.get("epochs") == 0:  # vectors that are the model
         return f"{text}. Nothing was trained."
-    if backbone in BACKBONES:
+    vectors = str(result.get("captions")).partition(",")[0]
+    if both := settings.get("encoder") is not None or vectors == "vectors of the data":
+        text += f". Both sides are {vectors}"
+    elif backbone in BACKBONES:
         text += f". Backbone {backbone}: {BACKBONES[backbone].summary}"
-    if settings.get("image_encoder"):
+    if settings.get("image_encoder") and not both:
         text += f". Image encoder: {settings['image_encoder']}"
     if result.get("epochs"):
         text += f". Trained for {plural(result['epochs'], 'epoch')}"

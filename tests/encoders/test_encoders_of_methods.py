@@ -281,6 +281,9 @@ def test_given_vectors_of_both_sides(dim_text: int, tmp_path: Path) -> None:
     pairs = Pairs.from_arrays(captions, features=z, text_vectors=texts)
     model = tiny(CRCL, text_encoder="features", dim=16, epochs=20, lr=1e-2).fit(pairs)
     assert type(model.model_).__name__ == ("JointHead" if dim_text == 8 else "VectorTowers")
+    assert model._captions == "vectors of the data, both sides (--set text_encoder=words: learned words)"
+    none = tiny(CRCL, epochs=1).fit(Pairs.from_arrays(features=z, text_vectors=texts))
+    assert none._captions == "vectors of the data, both sides"  # no words could be learned
     assert model.evaluate(pairs).rsum > 400
     again = reloaded(model, tmp_path, pairs)
     with pytest.raises(ConfigError, match="vectors of both sides"):
