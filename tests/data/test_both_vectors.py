@@ -247,6 +247,8 @@ def test_arrays_that_do_not_go_together(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"go with arrays of vectors \(\.npy\)"):
         load_pairs(tmp_path / "a.parquet", captions=tmp_path / "captions.txt")
     assert_not_loaded("no column 'txt_emb'", tmp_path / "a.parquet", text_vectors="txt_emb")
+    lists = {"image_emb": [[0.5, 1.0]], "text_emb": [[0.5, 1.0]], "captions": [["a dog", "a cat"]]}
+    assert_not_loaded("a row each", lists, text_vectors="text_emb")
 
 
 def test_several_arrays_on_the_command_line(
