@@ -39,7 +39,7 @@ from cleanpairs.export.ledger import Ledger
 from cleanpairs.export.manifest import BATCH_ROWS, CARD, STORED, manifest_of, write_manifest
 from cleanpairs.export.pushing import CardFacts, dataset_card
 from cleanpairs.ops.columns import filtered
-from cleanpairs.repair.actions import ActionCounts, count_actions, why_none_is_repaired
+from cleanpairs.repair.actions import DUPLICATE, REASONS, ActionCounts, count_actions, why_none_is_repaired
 from cleanpairs.repair.plan import RepairPlan, counted
 
 
@@ -120,6 +120,7 @@ class ExportSummary(ActionCounts):
             f"{self.rematched_image:,} with a new image, {written}{self.dropped:,} dropped, "
             f"{self.quarantined:,} quarantined",
             *filter(None, [why_none_is_repaired(self.reasons, uids=self.format == "uids") * (not self.repaired)]),
+            *(f"near duplicates of better pairs: {n:,} dropped" for n in [self.reasons.get(REASONS[DUPLICATE])] if n),
             f"{plural(self.rows, 'row')} out: {self.files['out']}",
             *(f"{name}: {path}" for name, path in self.files.items() if name != "out"),
             *(f"column {old!r} of the input is now {new!r}" for old, new in self.renamed.items()),

@@ -253,6 +253,7 @@ def export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Res
     [
         (REASONS[8], f"nothing is repaired: {REASONS[8]} (2 pairs); --repairs plausible (repairs='plausible') makes"),
         (REASONS[0], f"nothing is repaired: {REASONS[0]} (2 pairs)\n"),
+        (REASONS[11], "0 quarantined\nnear duplicates of better pairs: 2 dropped\n3 rows out"),
         (REASONS[9], None),
         (None, None),  # a person dropped them
     ],
