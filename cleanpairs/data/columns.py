@@ -158,7 +158,7 @@ def find_columns(schema: pa.Schema, given: Mapping[str, Any], data: str) -> dict
     if "image" not in roles and "features" not in roles:
         raise _no_images(schema, data, roles["text"], listed)
     lists = "text" in roles and is_list(schema.field(roles["text"]).type)
-    if lists and roles.pop("text_features", None) and given.get("text_vectors") is not None:
+    if lists and roles.pop("text_features", "") and given.get("text_vectors") is not None:
         raise DataError(f"{data} has lists of captions; captions with vectors need a row each")
     roles |= {SCORE + name: name for name in _named_scores(schema, given.get("score_columns") or "", data)}
     return roles | {SCORE + f.name: f.name for f in schema if is_score(f.name, f.type) and f.name not in roles.values()}
