@@ -107,10 +107,10 @@ class _Output:
             raise OutputExistsError(f"{target} is no regular {kind}; it is not replaced")
         if _is_empty(target):
             return
-        if not self.overwrite:
-            raise OutputExistsError(f"{target} exists; --overwrite (overwrite=True) replaces it")
         if not keeps_labels:
             refuse_labels(target)
+        if not self.overwrite:
+            raise OutputExistsError(f"{target} exists; --overwrite (overwrite=True) replaces it")
         if self.directory and ours is not None:
             refuse_foreign(target, ours)
 

@@ -110,12 +110,13 @@ def test_lines_that_cannot_be_used_are_set_aside_with_their_number(folder: Path)
     assert table_of(pairs)["image"][6].as_py()["bytes"] is None
 
 
-def test_the_truth_in_a_csv_and_a_folder_with_several_files(folder: Path) -> None:
+@pytest.mark.parametrize("names", [("a.csv", "b.csv"), ("metadata.csv", "metadata.jsonl")])
+def test_the_truth_in_a_csv_and_a_folder_with_several_files(folder: Path, names: tuple[str, str]) -> None:
     rows = "image,caption,true_mismatch,true_key\n0.png,a,True,1\n1.png,b,False,0\n2.png,c,,2\n"
-    for name in ("a.csv", "b.csv"):
+    for name in names:
         (folder / name).write_text(rows)
-    assert_not_loaded(r"a\.csv, b\.csv.*give one of them", folder)
-    pairs = load_pairs(folder / "a.csv")
+    assert_not_loaded(f"{', '.join(names)}.*give one of them", folder)
+    pairs = load_pairs(folder / names[0])
     assert pairs.true_mismatch is not None and pairs.true_mismatch.tolist() == [True, False, None]
 
 

@@ -51,9 +51,9 @@ class Listing(NamedTuple):
 
 def annotation_files(folder: Path) -> list[Path]:
     """The files of a folder that may hold its captions: one where it is clear which."""
-    for name in FIRST:
-        if (folder / name).is_file():
-            return [folder / name]
+    first = [folder / name for name in FIRST if (folder / name).is_file()]
+    if first:
+        return first if first[-1].stem == "metadata" else first[:1]  # two files of metadata each hold some rows
     return sorted(p for p in folder.glob("[!.]*") if file_kind(p) in ENDINGS and p.is_file())
 
 
