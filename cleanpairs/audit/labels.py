@@ -124,8 +124,6 @@ def read_labels(path: str | Path, *, keys: Sequence[str], correspondence: ArrayL
     for where, i, label, row in _labelled(path, COLUMNS, keys, y):
         strata.add(_stratum(where, row["stratum"], float(y[i])))
         lines[i] = label
-    if not lines:
-        raise DataError(f"{path} holds no row below its header")
     edges = np.unique([0.0, 1.0, *(e for pair in strata for e in pair)])  # also of those of which no row is left
     for low, high in strata:
         if ((edges > low) & (edges < high)).any():
@@ -181,6 +179,8 @@ def _labelled(
             yield where, i, MEANS[label], row
         else:
             unscored.append(i)
+    if not lines:
+        raise DataError(f"{path} holds no row below its header")
     refuse_quarantined(f"{path}: ", unscored)
 
 

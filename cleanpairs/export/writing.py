@@ -123,7 +123,7 @@ class ExportSummary(ActionCounts):
             *(f"near duplicates of better pairs: {n:,} dropped" for n in [self.reasons.get(REASONS[DUPLICATE])] if n),
             f"{plural(self.rows, 'row')} out: {self.files['out']}",
             *(f"{name}: {path}" for name, path in self.files.items() if name != "out"),
-            *(f"column {old!r} of the input is now {new!r}" for old, new in self.renamed.items()),
+            *(f"column {a!r} of the input is now {b!r}" for a, b in self.renamed.items() if self.format != "uids"),
             *(f"images are paths: read them with --image-root {shlex.quote(str(r))}" for r in [self.image_root] if r),
         ]
         return "\n".join(lines)

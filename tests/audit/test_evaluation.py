@@ -331,8 +331,9 @@ def test_labels_are_not_deleted_however_a_spreadsheet_saves_them(
     try:
         for rows in (row, f"{long}\n{row}"):
             path.write_bytes(f"{before}{header}\n{rows}\n".encode(encoding))
-            with pytest.raises(OutputExistsError, match="1 label given by hand"):
-                write_labels(path.parent, drawn_labels, pairs, overwrite=True)
+            for overwrite in (False, True):  # the first refusal does not advise to overwrite
+                with pytest.raises(OutputExistsError, match="1 label given by hand"):
+                    write_labels(path.parent, drawn_labels, pairs, overwrite=overwrite)
     finally:
         csv.field_size_limit(limit)
 
@@ -421,7 +422,11 @@ def test_answers_that_contradict_the_scores_are_named(right: bool) -> None:
     assert ("were yes and no exchanged" in found) is not right
 
 
-def test_an_empty_field_is_no_answer(tmp_path: Path) -> None:
+def test_an_empty_field_is_no_answer_and_a_file_without_rows_is_refused(tmp_path: Path) -> None:
+    for text in ("", "pair_id,matched\n"):
+        (tmp_path / "a.csv").write_text(text, encoding="utf-8")
+        with pytest.raises(DataError, match="holds no row below its header"):
+            read_answers(tmp_path / "a.csv", correspondence=[0.5])
     (tmp_path / "a.csv").write_text("pair_id,matched\n0,1\n1,\n2,?\n3,no\n", encoding="utf-8")
     assert read_answers(tmp_path / "a.csv", correspondence=[0.5] * 4) == {0: True, 2: None, 3: False}
 

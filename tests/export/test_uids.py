@@ -52,6 +52,13 @@ def test_only_what_was_kept_as_it_was(
         restore_export(tmp_path / "kept.npy", tmp_path / "back.parquet")
 
 
+def test_a_list_has_no_column_that_gave_way(tmp_path: Path, make_plan: Any) -> None:
+    table = {"uid": ["0" * 31 + c for c in "ab"], "text": ["a", "b"], "features": [[1.0], [2.0]], "action": ["x", "y"]}
+    pairs = load_pairs(table)
+    summary = export_pairs(pairs, make_plan(pairs, ["keep", "drop"]), tmp_path / "kept.npy")
+    assert summary.renamed and "is now" not in str(summary)
+
+
 def test_any_name_and_no_advice_that_does_not_help(make_pairs: Any, make_plan: Any, tmp_path: Path) -> None:
     pairs = make_pairs(3)
     plan = make_plan(pairs, ["keep", "drop", "keep"])
