@@ -58,8 +58,11 @@ class ChatSettings:
 
     def __post_init__(self) -> None:
         check_settings("recaption", self)
-        if not isinstance(self.body, Mapping):
-            raise ConfigError(f"body of recaption must be fields as {{max_tokens: 200}}, found {self.body!r}")
+        try:
+            json.dumps({**self.body}, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            message = f"body of recaption must be fields of JSON as {{max_tokens: 200}}, found {self.body!r}"
+            raise ConfigError(message) from error
 
     def template(self, default: str) -> str:
         """Return the text of the prompt. Raises DataError: it cannot be read. ConfigError: it has an unknown field."""
@@ -207,13 +210,16 @@ class ChatWriter:
     def read(self, body: Any) -> tuple[str, str]:
         """Return the caption in the body of a chat completion, and else the kind of problem."""
         sorry = r"(i['’]?m|i am) (sorry|unable|not able)|sorry[,.]|i (can['’]?t|cannot|won['’]?t) |as an ai\b"
+        around = r"```|[^\n]*:\s*\n|(sure|certainly|of course|here(['’]s| is))\b.*:"
         match body:
             case {"choices": [{"message": {"refusal": str(refusal)}}, *_]} if refusal:
                 return "", "refusals"
             case {"choices": [{"finish_reason": "content_filter"}, *_]}:
                 return "", "refusals"
             case {"choices": [{"message": {"content": str(text)}, **choice}, *_]}:
-                text = text.rpartition("</think>")[2].encode(errors="ignore").decode().replace("\0", "")
+                text = text.rpartition("</think>")[2].encode(errors="ignore").decode().replace("\0", "").strip()
+                if re.match(around, text, re.IGNORECASE):
+                    return "", "captions in other text"
                 text = " ".join(text.split()).strip('"“” ')
                 if choice.get("finish_reason") == "length" or len(text.split()) > self.settings.max_words:
                     return "", "overlong answers"
@@ -286,10 +292,10 @@ class ChatWriter:
             append_line(file, self.cache, {"custom_id": key, "response": response, "error": None})
         self.failed = self.failed + 1 if failed else 0
         if self.failed >= most:
-            endpoint.close()
-            raise DataError(
+            raise endpoint.ended(
                 f"{most} requests in a row have failed, the last of {where} ({problem}); what was answered is kept"
-                + ("" if self.cache is None else f" in {self.cache}: the same command resumes")
+                + ("" if self.cache is None else f" in {self.cache}: the same command resumes"),
+                DataError,
             )
         return Answer(key, caption, problem, _model_of(body), where)
 

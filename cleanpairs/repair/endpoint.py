@@ -41,15 +41,17 @@ class Endpoint(AbstractContextManager["Endpoint"]):
             self.url = httpx2.URL(f"{url.rstrip('/')}/chat/completions")
         except httpx2.InvalidURL:
             self.url = httpx2.URL("")
-        if self.url.scheme not in ("http", "https") or not self.url.host or self.url.userinfo:
+        if self.url.scheme not in ("http", "https") or not self.url.host or self.url.userinfo or self.url.query:
             raise ConfigError(
                 "the address must be like http://localhost:8000/v1; a key belongs into the variable OPENAI_API_KEY"
             )
         self._limits, self._reached = httpx2.Limits(max_connections=concurrency), False
         self._stopped = threading.Event()
+        self._error: CleanpairsError | None = None
 
     def __enter__(self) -> "Endpoint":
         self._stopped.clear()
+        self._error = None
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
         self._client = httpx2.Client(headers=headers, timeout=self.timeout, trust_env=False, limits=self._limits)
         return self
@@ -71,17 +73,20 @@ class Endpoint(AbstractContextManager["Endpoint"]):
             The key, the address or the model is refused, or the server refers to another address.
         DataError
             The server cannot be reached, and was not before.
+        CleanpairsError
+            Another request has ended it.
         """
         why, wait = "", 0.0
         for attempt in range(self.attempts):
             if self._stopped.wait(wait or self.backoff * 2 ** (attempt - 1) if attempt else 0):
-                return None, "it was stopped"
+                why = "it was stopped"
+                break
             try:
                 response = self._client.post(self.url, json=body)
             except httpx2.TimeoutException:
                 why, wait = f"no answer within {self.timeout:g} seconds", 0.0
                 continue
-            except (httpx2.TransportError, RuntimeError) as error:  # RuntimeError: it was closed meanwhile
+            except (httpx2.RequestError, RuntimeError) as error:  # RuntimeError: it was closed meanwhile
                 why, wait = f"{type(error).__name__}: {error}", 0.0
                 continue
             self._reached, status = True, response.status_code
@@ -89,23 +94,25 @@ class Endpoint(AbstractContextManager["Endpoint"]):
             if status == 200:
                 return _json(response), ""
             if status in (401, 403):
-                raise self._ended(f"{self.url} refuses the key, which is to be in OPENAI_API_KEY: {why}")
+                raise self.ended(f"{self.url} refuses the key, which is to be in OPENAI_API_KEY: {why}")
             if status == 404:
-                raise self._ended(f"{self.url} does not exist there, or not with this model: {why}")
+                raise self.ended(f"{self.url} does not exist there, or not with this model: {why}")
             if response.is_redirect:
                 target = self._without_key(response.headers.get("location", "another address"))
-                raise self._ended(f"{self.url} refers to {target}, which is not asked: name the address itself")
+                raise self.ended(f"{self.url} refers to {target}, which is not asked: name the address itself")
             if status not in (408, 409, 429) and status < 500:
                 return None, why
             given = response.headers.get("retry-after", "")
             wait = min(float(given), 60.0) if given.isdecimal() else 0.0
-        if not self._reached:
-            raise self._ended(f"{self.url} cannot be asked: {why}", DataError)
+        if self._error is not None or not self._reached:
+            raise self.ended(f"{self.url} cannot be asked: {why}", DataError)
         return None, f"{why} ({self.attempts} attempts)"
 
-    def _ended(self, why: str, kind: type[CleanpairsError] = ConfigError) -> CleanpairsError:
+    def ended(self, why: str, kind: type[CleanpairsError] = ConfigError) -> CleanpairsError:
+        """Ask nothing more. Return the error to raise: that of the request which ended it first."""
+        self._error = self._error or kind(why)
         self.close()
-        return kind(why)
+        return self._error
 
     def _without_key(self, text: str) -> str:
         text = " ".join(text.split())

@@ -4,6 +4,7 @@ import base64
 import io
 import json
 from collections.abc import Callable, Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,11 @@ def test_a_batch_is_asked_answered_in_parts_and_completed(tmp_path: Path) -> Non
         (lambda r: answered(r, completion("", finish_reason="content_filter")), "refusals"),
         (lambda r: answered(r, completion("a red square", finish_reason="length")), "overlong answers"),
         (lambda r: answered(r, completion("a red square " * 30)), "overlong answers"),
+        (
+            lambda r: answered(r, completion("Sure! Here is the caption:\n\na red square of 0")),
+            "captions in other text",
+        ),
+        (lambda r: answered(r, completion("```\na red square of 0\n```")), "captions in other text"),
         (lambda r: answered(r, {"object": "list"}), "answers of another form"),
         (lambda r: answered(r, error={"message": "picture too large"}), "errors"),
         (lambda r: json.dumps({**r, "response": {"status_code": 400, "body": "bad"}, "error": None}), "errors"),
@@ -129,8 +135,9 @@ def test_what_cannot_be_asked_or_read(tmp_path: Path) -> None:
             ChatWriter(ChatSettings(prompt=str(file)))
     with pytest.raises(ConfigError, match="--recaption-model"):
         ChatWriter(ChatSettings(), requests=file)
-    with pytest.raises(ConfigError, match="body of recaption"):
-        ChatSettings(body=[1])  # type: ignore[arg-type]
+    for body in ([1], {"temperature": float("nan")}, {"day": date(2020, 1, 1)}):
+        with pytest.raises(ConfigError, match="body of recaption"):
+            ChatSettings(body=body)  # type: ignore[arg-type]
     file.write_text(json.dumps({"custom_id": "a", "method": "POST", "body": {}}))
     for path, why in ((file, "line 1 of .* is a request"), (tmp_path / "none.jsonl", "cannot be read as answers")):
         with pytest.raises(DataError, match=why):

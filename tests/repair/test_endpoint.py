@@ -94,6 +94,7 @@ BUSY = (429, {"Retry-After": "0"}, b"slow down")
         ([(503, {}, b""), None], 8, ""),
         ([BUSY, None, BUSY], 8, "errors, such as the pair captioned 'purple': status 429: slow down"),
         ([(400, {}, b"too large")], 6, "errors, such as the pair captioned 'purple': status 400: too large"),
+        ([(200, {"Content-Encoding": "gzip"}, b"{}"), BUSY], 8, ""),
         ([(200, {}, b"<html>")], 6, "answers of another form, such as the pair captioned 'purple'"),
         ([(200, {}, b'{"choices": []}')], 6, "answers of another form"),
         ([(200, {}, json.dumps(completion("")).encode())], 6, "empty answers"),
@@ -137,6 +138,8 @@ def test_what_ends_it(reply: Reply, error: type[CleanpairsError], says: str, req
     with serving(lambda k, request: reply) as (url, asked), pytest.raises(error, match=f"(?s){says}"):
         run(url, tmp_path / "answers.jsonl", n=30)
     assert len(asked) == requests
+    with serving(lambda k, request: reply) as (url, _), pytest.raises(error, match=f"(?s){says}"):
+        run(url, tmp_path / "more.jsonl", n=60, concurrency=8, timeout=2)  # requests that it stops do not hide why
 
 
 def test_no_other_host_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +155,9 @@ def test_no_other_host_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
         run(other)
 
 
-@pytest.mark.parametrize("url", ["localhost:8000", "ftp://a/v1", "http://", "http://me:word@localhost/v1", ""])
+@pytest.mark.parametrize(
+    "url", ["localhost:8000", "ftp://a/v1", "http://", "http://me:word@localhost/v1", "http://a/v1?k=word", ""]
+)
 def test_an_address_that_is_none(url: str) -> None:
     with pytest.raises(ConfigError, match="must be like") as error:
         Endpoint(url, concurrency=1, attempts=1, timeout=1, backoff=0)
