@@ -28,53 +28,32 @@ NAMES = {
 @click.command(cls=PathsCommand)
 @click.argument("export", metavar="OUT", type=Reads())
 @ledger_option
-@option(
-    "--n=N --limit limit",
-    "Changes to show at most.  [default: 20; all of them with --json or --out]",
-    click.IntRange(min=0),
-)
-@option(
-    "--action actions",
-    "Only this kind of change. May be repeated.",
-    [name for name in NAMES if name != "keep"],
-    multiple=True,
-)
-@option("--out=FILE", "Write the changes as CSV, for a spreadsheet.", Writes(".csv"))
-@option("--overwrite", "Replace --out.")
-def diff(
-    export: str, ledger: str | None, limit: int | None, actions: tuple[str, ...], out: str | None, overwrite: bool
-) -> None:
+@option("--n=N --limit limit", "Changes to show at most.  [default: 20; all with --json]", click.IntRange(min=0))
+def diff(export: str, ledger: str | None, limit: int | None) -> None:
     """Show what the export OUT changed, by its ledger: counts, then each changed pair before and after."""
     from cleanpairs.export import diff_export
-    from cleanpairs.export.diff import write_changes
 
-    if has_flag("json") and out is not None:
-        raise click.UsageError("--json and --out: give one of them")
-    if limit is None and not has_flag("json") and out is None:
+    if limit is None and not has_flag("json"):
         limit = 20
-    changes = diff_export(export, ledger=ledger, limit=limit, actions=actions or None)
+    changes = diff_export(export, ledger=ledger, limit=limit)
     if has_flag("json"):
         print_result({"pairs": changes.pairs, "counts": changes.counts, "changes": changes.changes})
-    elif out is not None:
-        write_changes(changes.changes, out, overwrite=overwrite)
-        echo(f"{plural(len(changes.changes), 'change')} -> {out}")
     else:
-        for line, style in _lines(export, changes, actions, shutil.get_terminal_size((100, 24)).columns):
+        for line, style in _lines(export, changes, shutil.get_terminal_size((100, 24)).columns):
             echo(line, fg=style)
 
 
-def _lines(out: str, changes: "ExportDiff", actions: tuple[str, ...], width: int) -> Iterator[tuple[str, str | None]]:
+def _lines(out: str, changes: "ExportDiff", width: int) -> Iterator[tuple[str, str | None]]:
     counts = [f"{n:,} {NAMES.get(name, name)}" for name, n in changes.counts.items() if n or name != "recaption"]
     yield f"{safe(out)}: {plural(changes.pairs, 'pair')}", None
     yield "  " + ", ".join(counts), None
     for change in changes.changes:
         yield "", None
         yield from _change(change, width)
-    total = sum(n for name, n in changes.counts.items() if name in actions) if actions else changes.changed
-    if more := max(total - len(changes.changes), 0):
-        yield f"\n{plural(more, 'more change')}: --n {total} shows all, --out FILE writes them", None
-    elif not total:
-        yield "  nothing of this kind was changed" if actions else "  nothing was changed", None
+    if more := changes.changed - len(changes.changes):
+        yield f"\n{plural(more, 'more change')}: --n {changes.changed} shows all", None
+    elif not changes.changed:
+        yield "  nothing was changed", None
 
 
 def _change(change: "Change", width: int) -> Iterator[tuple[str, str | None]]:

@@ -1,23 +1,18 @@
 """The changes of an export, pair by pair, by its ledger."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
-from cleanpairs.core.errors import ConfigError
 from cleanpairs.core.parameters import check_whole
-from cleanpairs.core.registry import nearest
-from cleanpairs.data import staged_file
 from cleanpairs.data.parquet_io import iter_batches
 from cleanpairs.export.ledger import LEDGER_SCHEMA
 from cleanpairs.export.manifest import open_export
 from cleanpairs.ops.columns import filtered
 from cleanpairs.repair.actions import ACTIONS
-from cleanpairs.repair.editing import write_csv
 from cleanpairs.repair.plan import counted
 
 
@@ -44,7 +39,7 @@ class Change:
 
 @dataclass(frozen=True)
 class ExportDiff:
-    """``counts``: all pairs by action, those kept too. ``changes``: the pairs of the wanted actions, in order."""
+    """``counts``: all pairs by action, those kept too. ``changes``: the pairs that were not kept, in order."""
 
     counts: Mapping[str, int]
     changes: tuple[Change, ...]
@@ -60,28 +55,16 @@ class ExportDiff:
         return self.pairs - self.counts["keep"]
 
 
-def diff_export(
-    out: str | Path,
-    *,
-    ledger: str | Path | None = None,
-    limit: int | None = None,
-    actions: str | Sequence[str] | None = None,
-) -> ExportDiff:
+def diff_export(out: str | Path, *, ledger: str | Path | None = None, limit: int | None = None) -> ExportDiff:
     """Return what an export changed. Only its ledger is read.
 
     - ``out``: the cleaned file, its manifest beside it. ``ledger``: its path, by default the manifest's
     - ``limit``: at most so many changes. The counts are of all
-    - ``actions`` str or sequence of str: only these of rematch_text, rematch_image, drop, quarantine
 
-    Raises ConfigError: an unknown action, or a negative limit. DataError: a file is missing, the ledger is not as it
-    was exported (SHA-256), or ``out`` has not the size that it had.
+    Raises ConfigError: a negative limit. DataError: a file is missing, the ledger is not as it was exported (SHA-256),
+    or ``out`` has not the size that it had.
     """
     check_whole("diff", "limit", limit, 0, none=True)
-    changes_of = [action for action in ACTIONS if action != "keep"]
-    wanted = (actions,) if isinstance(actions, str) else tuple(actions or changes_of)
-    for action in set(wanted) - set(changes_of):
-        hint = f"{nearest(action, changes_of)} (known: {', '.join(changes_of)})"
-        raise ConfigError(f"no change is called {action!r}{hint}")
     export = open_export(out, ledger)
     export.check(*export.parts, contents=False)  # SHA-256 takes a while, and no row of them is read
     export.check(export.ledger)
@@ -89,17 +72,9 @@ def diff_export(
     columns = [n for n in LEDGER_SCHEMA.names if n not in ("row", "position", "source_pair_id", "out_row")]
     for _, batch in iter_batches([str(export.ledger.path)], columns, 8192):
         counts.update(counted(batch.column("action")))
-        selected = filtered(batch, pc.is_in(batch.column("action"), pa.array(wanted)))
+        selected = filtered(batch, pc.not_equal(batch.column("action"), "keep"))
         for line in selected.slice(0, None if limit is None else limit - len(changes)).to_pylist():
             before, new = line.pop("original_caption"), line.pop("new_caption")
             after = None if line["action"] in ("drop", "quarantine") else before if new is None else new
             changes.append(Change(before=before, after=after, **line))
     return ExportDiff(counts, tuple(changes))
-
-
-def write_changes(changes: Sequence[Change], path: str | Path, *, overwrite: bool = False) -> None:
-    """Write changes as CSV for a spreadsheet. OutputExistsError: ``path`` exists, and no ``overwrite`` is given."""
-    kinds = {"pair_id": pa.int64(), "correspondence": pa.float32(), "repair_score": pa.float32()}
-    schema = pa.schema([(f.name, kinds.get(f.name, pa.string())) for f in fields(Change)])
-    with staged_file(path, overwrite=overwrite) as staged:
-        write_csv(pa.Table.from_pylist([asdict(change) for change in changes], schema=schema), staged)
