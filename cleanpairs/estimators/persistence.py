@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 FORMAT = 4
 MODEL_FILES = re.compile(r"config\.json|vocabulary\.json|(model|bank)\.safetensors")
 _SIDES = ("images", "texts")  # of the bank
-_STATE = ("threshold_", "noise_rate_", "_image_encoder", "_image_size", "tau_", "_fingerprint")
+_STATE = (
+    "threshold_", "noise_rate_", "_image_encoder", "_image_size", "tau_", "_fingerprint", "random_state_",
+    "_counts_similar",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,7 @@ def save_estimator(estimator: Any, path: Path, *, overwrite: bool = False) -> Pa
         "parameters": parameters | own.parameters,
         **own.config,
         "bank": {"tau": bank.tau, "group_size": bank.group_size},
-        "state": {name: estimator._without_answers(name) for name in (*_STATE, "random_state_", "_counts_similar")},
+        "state": {name: estimator._without_answers(name) for name in _STATE},
         "calibration": None if calibration is None else calibration.to_dict(),
     }
     with staged_directory(path, overwrite=overwrite, ours=MODEL_FILES) as staging:
@@ -182,8 +185,6 @@ class Saved:
     def state(self) -> dict[str, Any]:
         """Return what fitting found. ValueError if a rate or the threshold is no share."""
         state = {name: self.config["state"][name] for name in _STATE}
-        for name, missing in (("random_state_", 0), ("_counts_similar", False)):  # as early models lack them
-            state[name] = self.config["state"].get(name) or missing
         for name, other in (("threshold_", False), ("noise_rate_", state["noise_rate_"] is None)):
             if not (other or is_share(state[name])):
                 raise ValueError(f"its {name.rstrip('_')} is {state[name]!r}, not a number in [0, 1]")
