@@ -30,11 +30,12 @@ from cleanpairs.data.atomic import staged_directory
 if TYPE_CHECKING:
     from cleanpairs.scoring import Bank
 
-FORMAT = 4
+FORMAT = 5
 MODEL_FILES = re.compile(r"config\.json|vocabulary\.json|(model|bank)\.safetensors")
 _SIDES = ("images", "texts")  # of the bank
+_RATES = "noise_rate_", "noise_rate_interval_", "noise_rate_bound_", "better_than_random_"  # NaN where unknown
 _STATE = (
-    "threshold_", "noise_rate_", "_image_encoder", "_image_size", "tau_", "_fingerprint", "random_state_",
+    "threshold_", *_RATES, "_image_encoder", "_image_size", "tau_", "_fingerprint", "random_state_",
     "_counts_similar",
 )  # fmt: skip
 
@@ -184,11 +185,16 @@ class Saved:
 
     def state(self) -> dict[str, Any]:
         """Return what fitting found. ValueError if a rate or the threshold is no share."""
-        state = {name: self.config["state"][name] for name in _STATE}
-        for name, other in (("threshold_", False), ("noise_rate_", state["noise_rate_"] is None)):
-            if not (other or is_share(state[name])):
-                raise ValueError(f"its {name.rstrip('_')} is {state[name]!r}, not a number in [0, 1]")
-        return state | ({"noise_rate_": float("nan")} if state["noise_rate_"] is None else {})
+        state = dict(self.config["state"])
+
+        def share(name: str, value: Any) -> float:
+            if not ((value is None and name in _RATES) or is_share(value)):
+                raise ValueError(f"its {name.rstrip('_')} is {value!r}, not a number in [0, 1]")
+            return float("nan") if value is None else value
+
+        low, high = (share("noise_rate_interval_", end) for end in state["noise_rate_interval_"])
+        single = {name: share(name, state[name]) for name in ("threshold_", *_RATES) if name != "noise_rate_interval_"}
+        return {name: state[name] for name in _STATE} | single | {"noise_rate_interval_": (low, high)}
 
     def calibration(self) -> Calibration | None:
         """Return the calibration of its correspondence. None if its method has none."""

@@ -726,7 +726,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
 
     def _apply_answers(self, answered: Answered) -> None:
         rate = answered.noise_rate
-        names = ("threshold_", "noise_rate_", "noise_rate_interval_", "calibration_")
+        names = ("threshold_", "noise_rate_", "noise_rate_interval_", "noise_rate_bound_", "calibration_")
         known = {name: getattr(self, name) for name in names}
         self._of_fit_ = getattr(self, "_of_fit_", known)
         self.correspondence_, self.threshold_ = answered.correspondence.copy(), answered.threshold

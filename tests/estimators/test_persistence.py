@@ -75,6 +75,7 @@ NO_NUMBER = (float("nan"), float("inf"), -0.1, 1.5, "0.5")
         ("format", (99, None)), ("method", ("os.system", 3, GONE)), ("parameters", ({"nonsense": 1}, None, GONE)),
         ("backbone", ({"name": "vse_inf"}, [], GONE)), ("bank", ({}, GONE)), ("state", (None, [], GONE)),
         ("threshold_", (*NO_NUMBER, None)), ("noise_rate_", NO_NUMBER),
+        ("noise_rate_bound_", NO_NUMBER), ("noise_rate_interval_", ([-0.1, 0.5], [0.1, "x"])),
     ],
 )  # fmt: skip
 def test_a_config_that_makes_no_model(copy: Path, key: str, values: tuple[object, ...]) -> None:
@@ -134,5 +135,5 @@ def test_a_model_of_another_version_is_refused_by_its_number(copy: Path) -> None
         load_estimator(copy)
     config["format"] = 1
     (copy / "config.json").write_text(json.dumps(config))
-    with pytest.raises(DataError, match=r"of cleanpairs 0\.0\.9, of the format 1; this version reads 4: fit again"):
+    with pytest.raises(DataError, match=r"of cleanpairs 0\.0\.9, of the format 1; this version reads 5: fit again"):
         load_estimator(copy)

@@ -153,7 +153,11 @@ def test_vectors_have_a_threshold_of_their_own_where_the_fit_knew_of_no_mismatch
     saved = model.save_pretrained(tmp_path / "model")
     found = score_stream(saved, tmp_path / "new.parquet", tmp_path / "scores.parquet")
     assert found.flagged == model.predict(new).sum() and found.threshold == pytest.approx(unseen.threshold, rel=1e-4)
-    assert Auto(random_state=0).fit(new).own_threshold(clean) is None
+    knows = Auto(random_state=0).fit(new)
+    loaded = Auto.from_pretrained(knows.save_pretrained(tmp_path / "knows"))
+    assert knows.own_threshold(clean) is None and loaded.own_threshold(clean) is None
+    names = ("noise_rate_", "noise_rate_interval_", "noise_rate_bound_", "better_than_random_")
+    assert [getattr(loaded, name) for name in names] == [getattr(knows, name) for name in names]
     model.calibrate(dict.fromkeys(range(40), False))  # answers about the data of the fit
     again = model.own_threshold(new)
     assert model.noise_rate_interval_[0] > 0 and again is not None
