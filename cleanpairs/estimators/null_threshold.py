@@ -5,7 +5,7 @@ most of them. Random pairs of the same images and captions are mismatched, and a
 scores are the null of :mod:`cleanpairs.correspondence.calibration`. At the threshold a pair is as likely mismatched as
 not. Pairs of the bank, which were trained on, do not count. Where they are more than one in a hundred, the rest has an
 unknown share of the fit's mismatched pairs, so the noise rate is undetermined. The probabilities of vectors of one
-space need no threshold of their own, unless the fit knew of no mismatched pair.
+space assume the noise rate of the fit, and so take a threshold of new data, too.
 
 A head that is trained on vectors of one space ranks wrong pairs below right ones. But its scale depends on the model
 that made the vectors. The best threshold of CRCL's labels is .62 on one and .91 on another. Its own .1 finds a tenth of

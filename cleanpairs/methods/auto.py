@@ -232,11 +232,6 @@ class Auto(PairCleaner):
             found.append(self._similarity(VectorPairs(*sides, pairs.pair_image_group[rows], pairs.text_group[rows])))
         return np.concatenate([np.empty(0, np.float32), *found])
 
-    def _takes_own_threshold(self, fingerprint: str) -> bool:
-        # A probability has one threshold, if the fit knew of mismatched pairs.
-        known = self._similarity is not None and self._without_answers("noise_rate_interval_")[0] > 0
-        return not known and super()._takes_own_threshold(fingerprint)
-
     def _row_scorer(self, roles: Set[str]) -> RowScorer | None:
         known = super()._row_scorer(roles)
         if isinstance(known, VectorScorer):

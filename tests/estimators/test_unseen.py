@@ -136,8 +136,8 @@ def test_many_rows_with_lists_have_the_same_threshold_in_memory_and_in_a_stream(
     assert unseen is not None and found.threshold == pytest.approx(unseen.threshold, rel=1e-3)
 
 
-def test_vectors_have_a_threshold_of_their_own_where_the_fit_knew_of_no_mismatched_pair(tmp_path: Path) -> None:
-    """Its probabilities say of no score that it is a mismatched pair's. Of a fit with such pairs they hold."""
+def test_new_vectors_have_a_threshold_of_their_own(tmp_path: Path) -> None:
+    """Probabilities assume the noise rate of the fit. In a loaded model it is the same threshold."""
     rng = np.random.default_rng(0)
     images = rng.normal(size=(900, 32)).astype(np.float32)
     texts = (images + rng.normal(size=images.shape)).astype(np.float32)
@@ -155,7 +155,9 @@ def test_vectors_have_a_threshold_of_their_own_where_the_fit_knew_of_no_mismatch
     assert found.flagged == model.predict(new).sum() and found.threshold == pytest.approx(unseen.threshold, rel=1e-4)
     knows = Auto(random_state=0).fit(new)
     loaded = Auto.from_pretrained(knows.save_pretrained(tmp_path / "knows"))
-    assert knows.own_threshold(clean) is None and loaded.own_threshold(clean) is None
+    of_clean = knows.own_threshold(clean)
+    assert of_clean is not None and loaded.own_threshold(clean).threshold == of_clean.threshold
+    assert loaded.predict(clean).mean() < 0.01
     names = ("noise_rate_", "noise_rate_interval_", "noise_rate_bound_", "better_than_random_")
     assert [getattr(loaded, name) for name in names] == [getattr(knows, name) for name in names]
     model.calibrate(dict.fromkeys(range(40), False))  # answers about the data of the fit
