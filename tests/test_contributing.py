@@ -10,6 +10,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from cleanpairs import PairCleaner
+from cleanpairs.core.errors import DataError
 from cleanpairs.core.registry import METHODS, Registry
 from tests.helpers import corpus, reloaded
 
@@ -36,5 +37,9 @@ def test_a_method_is_one_file_and_one_line(tmp_path: Path, monkeypatch: pytest.M
     assert len(model.rematch(pairs).to_pandas()) == 120
     assert reloaded(model, tmp_path, pairs).q == 0.5
     assert type(PairCleaner.from_pretrained(tmp_path / "model")) is method
+    monkeypatch.delitem(METHODS, name)  # in a file of one's own, without the line
+    assert type(method.from_pretrained(tmp_path / "model")) is method
+    with pytest.raises(DataError, match="method 'gce' is not registered; load it by its own class"):
+        PairCleaner.from_pretrained(tmp_path / "model")
     with pytest.raises(Exception, match="q of gce must be"):
         method(q=2).fit(pairs)

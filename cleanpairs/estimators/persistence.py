@@ -249,13 +249,15 @@ class Saved:
         return Bank(images, texts, arrays["image_group"], arrays["text_group"], tau, group_size, model, device)
 
 
-def load_estimator(path: Path, *, image_encoder: Any = None, image_transform: Any = None) -> Any:
+def load_estimator(path: Path, own: Any = None, *, image_encoder: Any = None, image_transform: Any = None) -> Any:
     """Load a scorer that :func:`save_estimator` wrote. Nothing is fetched.
 
     Parameters
     ----------
     path : Path
         The directory.
+    own : type, optional
+        The class of the saved method, where it may lack a line in the registry.
     image_encoder : torch.nn.Module, optional
         The module that it was fitted with, if it was.
     image_transform : callable, optional
@@ -278,10 +280,13 @@ def load_estimator(path: Path, *, image_encoder: Any = None, image_transform: An
 
     damaged = (SafetensorError, OSError, KeyError, TypeError, AttributeError, RuntimeError, ValueError)
     saved = Saved(path)
-    if saved.config.get("method") not in METHODS:
-        raise DataError(f"{saved.file} does not hold a model of cleanpairs: method {saved.config.get('method')!r}")
+    name = saved.config.get("method")
+    is_own = name is not None and name == getattr(own, "method_name", None)
+    if not is_own and name not in METHODS:
+        found = f"method {name!r} is not registered; load it by its own class"
+        raise DataError(f"{saved.file} does not hold a model of cleanpairs: {found}")
     try:
-        method = METHODS.load(saved.config["method"])
+        method = own if is_own else METHODS.load(str(name))
         given = {"image_encoder": image_encoder, "image_transform": image_transform}
         with_module = "image_encoder" in saved.config.get("encoders", ())
         estimator = method(**saved.parameters(method) | (given if with_module else {}))

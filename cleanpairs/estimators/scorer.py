@@ -1162,7 +1162,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
             path = download(str(path), None, ("*.json", "*.safetensors"))
         if (Path(path) / "model" / "config.json").is_file():
             path = Path(path) / "model"
-        model = load_estimator(Path(path), image_encoder=image_encoder, image_transform=image_transform)
+        model = load_estimator(Path(path), cls, image_encoder=image_encoder, image_transform=image_transform)
         if not isinstance(model, cls):
             raise DataError(
                 f"{path} holds a {type(model).__name__}, not a {cls.__name__}; PairScorer.from_pretrained loads any"
