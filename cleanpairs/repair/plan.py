@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -466,8 +466,9 @@ def truth_after(
     (N,). They hold whether a pair is mismatched, (N,) bool, and the key that its caption came with. Empty where not
     known. Without keys that of a repaired pair is masked.
 
-    A caption is matched with the image that it came with, and where it was ``written`` (N,) bool for it, without a
-    key (""). One that is mismatched though its key is its pair's own has other words mixed in, and is matched nowhere.
+    A caption is matched with each image that its words came with, and where it was ``written`` (N,) bool for it,
+    without a key (""). One that is mismatched though its key is its pair's own has other words mixed in. It is matched
+    nowhere.
     """
     if pairs.true_mismatch is None:
         return {}
@@ -481,10 +482,13 @@ def truth_after(
     came = set(zip(pairs.keys, group.tolist(), strict=True))  # several images may have one key
     key = [pairs.true_key[i] for i in text_from.tolist()]
     mismatch, unknown = pairs.true_mismatch.copy(), np.ma.getmaskarray(pairs.true_mismatch)[text_from]
-    mixed = [wrong and a == b for wrong, a, b in zip(mismatch.tolist(), pairs.true_key, pairs.keys, strict=True)]
+    text, origins = pairs.text_group.tolist(), defaultdict[int, set[str]](set)
+    for i, (wrong, a, b) in enumerate(zip(mismatch.tolist(), pairs.true_key, pairs.keys, strict=True)):
+        if not wrong or a != b:
+            origins[text[i]].add(a)
     for i in np.flatnonzero(repaired).tolist():
-        wrong = mixed[text_from[i]] or (key[i], int(group[image_from[i]])) not in came
-        mismatch[i] = np.ma.masked if unknown[i] else wrong
+        image, alike = int(group[image_from[i]]), origins[text[text_from[i]]]
+        mismatch[i] = np.ma.masked if unknown[i] else all((origin, image) not in came for origin in alike)
     for i in np.flatnonzero(written).tolist() if written is not None else ():
         mismatch[i], key[i] = False, ""
     return dict(zip(TRUTH, (mismatch, key), strict=True))

@@ -16,7 +16,16 @@ from hypothesis import strategies as st
 from cleanpairs.benchmarking.settings import load_splits
 from cleanpairs.core.errors import ConfigError, DataError, OutputExistsError
 from cleanpairs.data import Pairs, load_pairs, normalise_text
-from cleanpairs.data.noise import Noise, NoiseKind, apply_noise, corrupt, inject_noise, load_noise_file, load_truth
+from cleanpairs.data.noise import (
+    Noise,
+    NoiseKind,
+    apply_noise,
+    corrupt,
+    inject_noise,
+    load_noise_file,
+    load_truth,
+    noise_of,
+)
 from cleanpairs.repair.plan import truth_after
 from tests.helpers import picture as png
 from tests.helpers import research, vector_column, write_table
@@ -518,3 +527,13 @@ def test_a_caption_is_right_beside_each_image_of_its_key() -> None:
     pairs = apply_noise(pairs, Noise(np.array([0, 2, 1, 3]), np.isin(np.arange(4), [1, 2])))
     for text_from, wrong in (([0, 2, 1, 3], [False] * 4), ([3, 1, 2, 0], [True] * 4)):
         assert truth_after(pairs, np.array(text_from), np.arange(4))["true_mismatch"].tolist() == wrong
+
+
+def test_a_repair_with_a_caption_of_equal_words_is_right_as_in_the_noise() -> None:
+    """Images 0 and 1 came with the same words; the captions of 0 and 2, and of 1 and 3, were exchanged."""
+    clean = worded(4, 1).with_captions(["a red cat", "A red cat.", "two dogs", "one bird"])
+    order = np.array([2, 3, 0, 1])
+    pairs = apply_noise(clean, noise_of(clean, order))
+    for text_from in ([3, 2, 1, 0], [2, 3, 0, 1], [2, 2, 2, 3]):
+        truth = truth_after(pairs, np.array(text_from), np.arange(4))["true_mismatch"]
+        np.testing.assert_array_equal(truth, clean.mismatched_by(order[text_from]))
