@@ -13,7 +13,9 @@ from matplotlib.colors import LogNorm
 from cleanpairs.core.errors import DataError
 from cleanpairs.data import Pairs, visible
 from cleanpairs.data.decoding import thumbnails
+from cleanpairs.repair.actions import REMATCHED
 from cleanpairs.repair.displaced import COLUMNS
+from cleanpairs.repair.plan import truth_after
 from cleanpairs.report.outcome import Outcome, scores_table
 from cleanpairs.report.plots import DASHED, drawn
 
@@ -24,6 +26,9 @@ class Cards:
     def __init__(self, pairs: Pairs, outcome: Outcome) -> None:
         self.pairs, self.outcome = pairs, outcome
         self._addresses: dict[int, str | None] = {}
+        own = np.arange(len(pairs))
+        sources = (np.where(outcome.action == action, outcome.donor, own) for action in REMATCHED)
+        self._truth_after = {} if outcome.truth is None else truth_after(pairs, *sources)
 
     def image_addresses(self, ids: np.ndarray) -> list[str | None]:
         """Return the images of pairs (k,) as data addresses, None where there is none or it cannot be decoded."""
@@ -52,13 +57,30 @@ class Cards:
                 "pair_id": i,
                 "image": before[k],
                 "new_image": after[k],
-                "verdict": _verdict(self.pairs, self.outcome, i),
+                "verdict": self._verdict(i),
                 "note": notes[k] if notes else None,
                 "why": why[i] if why else None,
             }
             for k, i in enumerate(ids.tolist())
         ]
         return {"name": name, "title": title, "note": note, "total": total, "cards": cards}
+
+    def _verdict(self, i: int) -> tuple[str, bool] | None:
+        """Return the truth about pair ``i`` and what became of it, and whether that was right."""
+        outcome = self.outcome
+        if outcome.truth is None:
+            return None
+        wrong = bool(outcome.truth[i])
+        if outcome.kind[i] != "repaired":
+            return ("truth: mismatched" if wrong else "truth: matched"), (outcome.kind[i] == "kept") != wrong
+        if not wrong:
+            return "truth: matched before the repair", False
+        if outcome.action[i] == "recaption":
+            return "truth: mismatched before, caption written", True
+        if "true_key" not in self._truth_after:
+            return "truth: mismatched", True
+        back = not np.ma.filled(self._truth_after["true_mismatch"], True)[i]
+        return ("truth: repaired with its own partner" if back else "truth: repaired with a wrong partner"), back
 
 
 def galleries(cards: Cards, count: int, why: Sequence[str | None] | None) -> list[dict[str, Any]]:
@@ -86,25 +108,6 @@ def galleries(cards: Cards, count: int, why: Sequence[str | None] | None) -> lis
         for name, title, note, whole, ids in chosen
         if len(ids)
     ]
-
-
-def _verdict(pairs: Pairs, outcome: Outcome, i: int) -> tuple[str, bool] | None:
-    """Return the truth about pair ``i`` and what became of it, and whether that was right."""
-    if outcome.truth is None:
-        return None
-    wrong = bool(outcome.truth[i])
-    if outcome.kind[i] != "repaired":
-        return ("truth: mismatched" if wrong else "truth: matched"), (outcome.kind[i] == "kept") != wrong
-    if not wrong:
-        return "truth: matched before the repair", False
-    if outcome.action[i] == "recaption":
-        return "truth: mismatched before, caption written", True
-    if pairs.true_key is None:
-        return "truth: mismatched", True
-    donor = int(outcome.donor[i])
-    image, caption = (donor, i) if outcome.action[i] == "rematch_image" else (i, donor)
-    back = pairs.true_key[caption] == pairs.keys[image]
-    return ("truth: repaired with its own partner" if back else "truth: repaired with a wrong partner"), back
 
 
 def donors(cards: Cards, count: int) -> list[tuple[int, int, str | None]]:

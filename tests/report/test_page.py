@@ -127,6 +127,11 @@ def test_a_page_of_every_kind_of_pair(case: dict[str, Any], tmp_path: Path) -> N
     assert page.text.count("truth: mismatched") >= 1
     assert "the image cannot be read" in page.text
 
+    words = case["pairs"].text_group.copy()
+    words[6] = words[7]  # image 7 came with the words of caption 6
+    page = Page(write_report(tmp_path / "r2.html", **case | {"pairs": replace(case["pairs"], text_group=words)}))
+    assert page.text.count("repaired with its own partner") == 3 and "a wrong partner" not in page.text
+
 
 def test_galleries_show_each_dropped_pair_once_per_gallery_and_the_worst_first(tmp_path: Path) -> None:
     n = 40
