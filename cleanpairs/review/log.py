@@ -108,11 +108,6 @@ class DecisionLog:
             self.close()
             raise
 
-    @property
-    def decisions(self) -> list[Decision]:
-        """All decisions that were ever made, in order."""
-        return list(self._made.values())
-
     def close(self) -> None:
         """Close the file. All decisions are on the disk already."""
         if self._fd >= 0:

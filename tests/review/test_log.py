@@ -34,7 +34,7 @@ def test_the_last_decision_holds_and_undo_brings_back_the_one_before(tmp_path: P
     assert label is not None and label.action == "keep" and log.of(4, drawn=True) is None
     assert log.undo(made.name) == made and log.undo(made.name) is None and log.undo("nothing") is None
     assert {i: made.action for i, made in log.decided().items()} == {3: "keep"}
-    assert len(log.decisions) == len(log.about(3)) == 2  # both stay in the log
+    assert len(log.about(3)) == 2  # both stay in the log
     with log.path.open("a") as file:
         file.write('{"name": "x", "pairs": [5], "action": "keep", "asked": true, "drawn": true}\n')
     assert opened(log.path).labels() == {3: True, 5: True}  # fields that it does not know are left out
@@ -50,7 +50,8 @@ def test_two_at_once_see_each_other_and_the_later_one_wins(tmp_path: Path) -> No
     assert {i: made.action for i, made in one.decided().items()} == {1: "drop", 2: "drop", 3: "recaption"}
     two.refresh()
     one.close()
-    assert two.decided() == one.decided() == opened(tmp_path / "log").decided() and len(two.decisions) == 3
+    assert two.decided() == one.decided() == opened(tmp_path / "log").decided()
+    assert [len(two.about(i)) for i in (1, 2, 3)] == [2, 1, 1]
 
 
 def test_half_a_line_spoils_nothing_but_itself(tmp_path: Path) -> None:
@@ -118,7 +119,7 @@ def test_killed_while_several_write_nothing_that_was_answered_is_lost(tmp_path: 
         writer.wait()
         writer.stdout.close()
     log = opened(path)
-    found = {made.name for made in log.decisions}
+    found = {made.name for i in range(1_000) for made in log.about(i)}
     assert len(answered) >= 152 and set(answered) <= found
     assert log.damaged <= 5
     log.decide([999], "keep")

@@ -136,8 +136,8 @@ def test_a_calibration_asks_until_there_are_enough_answers(case: Case, tmp_path:
             asked += new
         assert len(set(asked)) == len(asked) == wanted and QUARANTINED not in asked
     assert session.log.labels() == {i: None if i % 5 == 0 else i >= WRONG for i in asked}
-    for made in session.log.decisions[:-4:-1]:
-        session.undo(made.name)
+    for i in asked[:-4:-1]:
+        session.undo(session.log.about(i)[-1].name)
         assert set(session.queue().tolist()) == set(asked)  # what is taken back is asked again
 
 
