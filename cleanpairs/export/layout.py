@@ -342,26 +342,18 @@ class _CleanedRows:
 
     def all_captions(self) -> pa.Array:
         """The captions (R,) of each row, see :class:`Layout`: of a pair those that it has now, then the old one."""
-        pairs, replaced = self._pairs, acted(self._pairs, NEW_CAPTION)
-        several = one_array(pairs["captions"]).cast(CAPTIONS)
-        single, old = np.flatnonzero(np.asarray(several.is_null())), np.flatnonzero(replaced)
-        source = pc.if_else(pc.equal(one_array(pairs["action"]), "recaption"), "written", "rematched")
-        source = pc.if_else(pa.array(replaced), source, "original")
-        before = pairs["correspondence"]
-        weight = pc.if_else(pa.array(acted(pairs, REPAIRED)), pairs["repair_score"], before)
-
-        def cells(at: np.ndarray, *columns: Any) -> pa.Array:
-            kinds = list(CAPTIONS.value_type)
-            values = [taken(one_array(c), at).cast(k.type) for c, k in zip(columns, kinds, strict=True)]
-            return pa.StructArray.from_arrays(values, fields=kinds)
-
-        now = cells(single, pairs["caption"], source, weight)
-        then = cells(old, pairs["original_caption"], pa.repeat("original", len(pairs)), before)
-        pair = np.concatenate([single, pc.list_parent_indices(several), old])  # of each caption
-        order = np.argsort(2 * pair + np.repeat([0, 1], [len(pair) - len(old), len(old)]), kind="stable")
-        of_row = np.repeat(np.arange(len(self.rows)), self._counts)[pair]
-        whole = taken(pa.concat_arrays([now, several.flatten(), then]), order)
-        return grouped(whole, np.bincount(of_row, minlength=len(self.rows))).cast(CAPTIONS)
+        cells: list[list[dict[str, Any]]] = [[] for _ in self.rows]
+        rows = np.repeat(np.arange(len(self.rows)), self._counts).tolist()
+        columns = ["action", "caption", "captions", "original_caption", "correspondence", "repair_score"]
+        sources = {"recaption": "written", "rematch_text": "rematched"}
+        for row, pair in zip(rows, self._pairs.select(columns).to_pylist(), strict=True):
+            action, before = pair["action"], pair["correspondence"]
+            weight = pair["repair_score"] if action in REPAIRED else before
+            now = {"text": pair["caption"], "source": sources.get(action, "original"), "weight": weight}
+            cells[row] += [now] if pair["captions"] is None else pair["captions"]
+            if action in NEW_CAPTION:
+                cells[row].append({"text": pair["original_caption"], "source": "original", "weight": before})
+        return pa.array(cells, CAPTIONS)
 
     def row_of_pair(self) -> np.ndarray:
         """The row (P,) of each pair of the batch, -1 where it is not written."""
