@@ -8,7 +8,6 @@ images are found by their keys.
 """
 
 import os
-import re
 import unicodedata
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +26,7 @@ from cleanpairs.data.columns import is_bytes
 from cleanpairs.data.formats.file_names import IMAGES, files_below
 from cleanpairs.data.formats.folder import Listing, ListingReader, annotation_files
 from cleanpairs.data.formats.records import undecodable
-from cleanpairs.data.formats.webdataset import CAPTIONS, sidecar_keys, sidecar_rows
+from cleanpairs.data.formats.webdataset import CAPTIONS, keys_of_names, sidecar_keys, sidecar_rows
 from cleanpairs.data.parquet_io import common_schema, input_table, parquet_files
 from cleanpairs.data.rows import texts_of
 from cleanpairs.data.source import Source, copied
@@ -192,10 +191,8 @@ def _of_shards(files: list[Path]) -> tuple[pa.Table, str]:
                 paths[row] = path
         named = ("a null key" if key is None else f"the key {str(key)!r}" for key in texts_of(keys))
         faults = [None if p else f"{folder.name} has no image of {key}" for key, p in zip(named, paths, strict=True)]
-        added: list[Any] = list(unknown)
-        if pa.types.is_integer(keys.type):
-            added = [int(key) if re.fullmatch("[0-9]{1,18}", key) else None for key in unknown]
-        rows = pa.concat_tables([table, pa.table({"key": pa.array(added, keys.type)})], promote_options="default")
+        added = pa.table({"key": keys_of_names(unknown, keys.type)})
+        rows = pa.concat_tables([table, added], promote_options="default")
         paths += unknown.values()
         faults += [f"{file.name} has no row of the key {key!r}" for key in unknown]
         rows = rows.append_column(name, pa.array(paths, pa.string()))

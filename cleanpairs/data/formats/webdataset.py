@@ -14,7 +14,7 @@ import posixpath
 import re
 import tarfile
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby, islice
 from pathlib import Path
@@ -379,6 +379,13 @@ def sidecar_keys(table: pa.Table) -> pa.Array:
     return column.cast(pa.int64() if pa.types.is_integer(kind) else pa.string(), safe=False)
 
 
+def keys_of_names(names: Iterable[str], kind: pa.DataType) -> pa.Array:
+    """The names of samples as keys of a sidecar, of a type of :func:`sidecar_keys`. Null where one is no number."""
+    if pa.types.is_integer(kind):
+        return pa.array([int(name) if re.fullmatch(r"[0-9]{1,18}", name) else None for name in names], kind)
+    return pa.array(names, kind)
+
+
 def sidecar_rows(keys: Sequence[str], table: pa.Table) -> pa.Array:
     """The row of each key in the column ``key``, null where there is none. Numbers have no leading zeros.
 
@@ -386,10 +393,7 @@ def sidecar_rows(keys: Sequence[str], table: pa.Table) -> pa.Array:
     """
     own_keys = sidecar_keys(table)
     for names in keys, [key.rpartition("/")[2] for key in keys]:
-        wanted: list[Any] = list(names)
-        if pa.types.is_integer(own_keys.type):
-            wanted = [int(name) if re.fullmatch(r"[0-9]{1,18}", name) else None for name in names]
-        at = pc.index_in(pa.array(wanted, own_keys.type), own_keys, skip_nulls=True)
+        at = pc.index_in(keys_of_names(names, own_keys.type), own_keys, skip_nulls=True)
         if at.null_count < len(at):
             break
     return at
