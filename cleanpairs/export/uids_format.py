@@ -4,7 +4,6 @@ Source: DataComp (Gadre et al., NeurIPS 2023), README, "Selecting samples in the
 which writes a sample as often as its uid is listed.
 """
 
-import binascii
 import re
 from pathlib import Path
 from typing import ClassVar
@@ -28,7 +27,7 @@ def uid_array(uids: list[str | None]) -> np.ndarray:
     for uid in uids:
         if not isinstance(uid, str) or not re.fullmatch(r"[0-9a-fA-F]{32}", uid):
             raise DataError(f"the uid {str(uid)[:60]!r} is not 32 hexadecimal digits, as DataComp's are")
-    raw = np.frombuffer(binascii.unhexlify("".join(map(str, uids))), ">u8").astype(np.uint64)
+    raw = np.frombuffer(bytes.fromhex("".join(map(str, uids))), ">u8").astype(np.uint64)
     return raw.view(UID_DTYPE)
 
 

@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 from matplotlib.axes import Axes
-from matplotlib.colors import LogNorm
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.data import Pairs, visible
@@ -192,11 +191,9 @@ def compare_scores(cards: Cards, given: Mapping[str, np.ndarray], count: int) ->
 
 def _figure(given: np.ndarray, correspondence: np.ndarray, name: str, threshold: float) -> str:
     def draw(ax: Axes) -> None:
-        counts, x, y = np.histogram2d(given, correspondence, bins=(40, np.linspace(0, 1, 41)))
-        mesh = ax.pcolormesh(
-            x, y, np.where(counts > 0, counts, np.nan).T, norm=LogNorm(1, max(counts.max(), 2)), cmap="Blues",
-            rasterized=True,
-        )  # fmt: skip
+        bins = (40, np.linspace(0, 1, 41))
+        counts, *_, mesh = ax.hist2d(given, correspondence, bins, cmin=1, norm="log", cmap="Blues", rasterized=True)
+        mesh.set_clim(1, max(np.nanmax(counts), 2))
         ax.figure.colorbar(mesh, ax=ax, label="pairs")
         ax.axhline(threshold, **DASHED)
         ax.set_xlabel(name.replace("$", r"\$"))
