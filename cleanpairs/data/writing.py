@@ -62,17 +62,19 @@ def noted_features(schema: pa.Schema) -> Any:
 
 
 class Sink(ABC):
-    """Takes tables until its ``with`` block ends. ``rows``: number of rows so far. ``parts``: of a directory, file
-    name -> rows, of files that hold rows.
+    """Takes tables until its ``with`` block ends. Raises OutputError: ``path`` cannot be written. ``rows``: number of
+    rows so far. ``parts``: of a directory, file name -> rows, of files that hold rows.
     """
 
+    path: Path
     rows = 0
     parts: Mapping[str, int] = {}
 
     def write(self, data: pa.Table | pa.RecordBatch) -> None:
         """Add rows."""
         table = pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
-        self._write(table)
+        with writing(self.path):
+            self._write(table)
         self.rows += len(table)
 
     @abstractmethod
@@ -91,7 +93,8 @@ class Sink(ABC):
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
-            self._finish()
+            with writing(self.path):
+                self._finish()
             return
         with suppress(OSError, pa.ArrowException):
             self.abandon()
@@ -142,14 +145,12 @@ class ParquetSink(Sink):
     def end_group(self) -> None:
         """End a row group here."""
         if self._pending:
-            with writing(self.path):
-                self._writer.write_table(pa.concat_tables(self._pending), row_group_size=self.group_rows)
+            self._writer.write_table(pa.concat_tables(self._pending), row_group_size=self.group_rows)
         self._pending, self._bytes, self._count = [], 0, 0
 
     def _finish(self) -> None:
         self.end_group()
-        with writing(self.path):
-            self._writer.close()
+        self._writer.close()
 
     def abandon(self) -> None:
         """See :class:`cleanpairs.data.writing.Sink`."""

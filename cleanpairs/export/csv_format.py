@@ -41,7 +41,7 @@ class CsvSink(Sink):
                     f"a CSV cannot hold the column {field.name!r} of type {field.type}: write Parquet "
                     f"({path.with_suffix('.parquet').name}){split}"
                 )
-        self._path, self._schema = path, schema
+        self.path, self._schema = path, schema
         with writing(path):
             self._writer = pa_csv.CSVWriter(str(path), self._schema)
 
@@ -62,7 +62,7 @@ class CsvSink(Sink):
             nameless = [k for k, cell in enumerate(cells) if cell and cell["bytes"] and not cell["path"]]
             if nameless:
                 raise DataError(
-                    f"the image of row {self.rows + nameless[0]} of {self._path.name} has no file name, and a CSV "
+                    f"the image of row {self.rows + nameless[0]} of {self.path.name} has no file name, and a CSV "
                     "names files: export Parquet"
                 )
             columns[i] = pa.array([cell and cell["path"] for cell in cells], pa.string())
@@ -71,12 +71,10 @@ class CsvSink(Sink):
                 columns[i] = readable(one_array(columns[i]))
         table = pa.Table.from_arrays(columns, names=self._schema.names)
         table = (without_formulas(table) if self.for_people else table).cast(self._schema)
-        with writing(self._path):
-            self._writer.write_table(table)
+        self._writer.write_table(table)
 
     def _finish(self) -> None:
-        with writing(self._path):
-            self._writer.close()
+        self._writer.close()
 
     def abandon(self) -> None:
         """See :class:`cleanpairs.data.writing.Sink`."""

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cleanpairs.core.errors import ConfigError
-from cleanpairs.core.regular import reading, sha256_of, writing
+from cleanpairs.core.regular import reading, sha256_of
 from cleanpairs.data.columns import is_bytes
 from cleanpairs.data.formats.datasets_directory import count_arrow_rows, stored_files
 from cleanpairs.data.table_reader import IMAGE_TYPE
@@ -30,7 +30,7 @@ class DatasetsOutput(Output):
     shard_bytes = 500 * 2**20  # of a file in memory, as `datasets` has it
 
     def __init__(self, folder: Path, layout: Layout) -> None:
-        self._folder, self._image = folder, layout.out_columns.get("image")
+        self.path, self._image = folder, layout.out_columns.get("image")
         schema, image = layout.out_schema, self._image
         if image is not None and is_bytes(schema.field(image).type):
             schema = schema.set(schema.get_field_index(image), pa.field(image, IMAGE_TYPE))
@@ -61,27 +61,24 @@ class DatasetsOutput(Output):
                 column.validate(full=True)  # text that is not UTF-8
         if self._stream is None or self._bytes >= self.shard_bytes:
             self._next()
-        with writing(self._folder):
-            self._stream.write_table(table)
+        self._stream.write_table(table)
         self._bytes += table.nbytes
         self.parts[next(reversed(self.parts))] += len(table)
 
     def _next(self) -> None:
         name = f"data-{len(self.parts):05d}.arrow"
-        with writing(self._folder):
-            self._stack.close()
-            stream = self._stack.enter_context(pa.OSFile(str(self._folder / name), "wb"))
-            self._stream = self._stack.enter_context(pa.ipc.new_stream(stream, self._schema))
+        self._stack.close()
+        stream = self._stack.enter_context(pa.OSFile(str(self.path / name), "wb"))
+        self._stream = self._stack.enter_context(pa.ipc.new_stream(stream, self._schema))
         self.parts[name], self._bytes = 0, 0
 
     def _finish(self) -> None:
         if self._stream is None:
             self._next()  # `datasets` wants a file, if an empty one
-        with writing(self._folder):
-            self._stack.close()
+        self._stack.close()
         from datasets import DatasetInfo
 
-        digest = hashlib.sha256("".join(sha256_of(self._folder / name) for name in self.parts).encode())
+        digest = hashlib.sha256("".join(sha256_of(self.path / name) for name in self.parts).encode())
         state: dict[str, Any] = {
             "_data_files": [{"filename": name} for name in self.parts],
             "_fingerprint": digest.hexdigest()[:16],  # `datasets` names its caches by it
@@ -89,8 +86,8 @@ class DatasetsOutput(Output):
             "_output_all_columns": False,
             **dict.fromkeys(("_format_columns", "_format_type", "_split")),
         }
-        (self._folder / "state.json").write_text(json.dumps(state, indent=2) + "\n", encoding="utf-8")
-        DatasetInfo(features=self._features).write_to_directory(str(self._folder), pretty_print=True)
+        (self.path / "state.json").write_text(json.dumps(state, indent=2) + "\n", encoding="utf-8")
+        DatasetInfo(features=self._features).write_to_directory(str(self.path), pretty_print=True)
 
     def abandon(self) -> None:
         """See :class:`cleanpairs.data.writing.Sink`."""

@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from cleanpairs.core.errors import ConfigError
-from cleanpairs.core.regular import writing
 from cleanpairs.data.formats.lance_dataset import lance_module
 from cleanpairs.data.writing import with_image_feature
 from cleanpairs.export.formats import Output
@@ -23,7 +22,7 @@ class LanceOutput(Output):
     directory: ClassVar[bool] = True
 
     def __init__(self, path: Path, layout: Layout) -> None:
-        self._path, self._schema = str(path), with_image_feature(layout.out_schema)
+        self.path, self._schema = path, with_image_feature(layout.out_schema)
         self._lance, self._fragments = lance_module(), list[Any]()
         self._pending: list[pa.Table] = []
         for field in self._schema:
@@ -51,15 +50,13 @@ class LanceOutput(Output):
 
     def _write_fragment(self) -> None:
         table, self._pending = pa.concat_tables(self._pending), []
-        with writing(Path(self._path)):
-            self._fragments += self._lance.fragment.write_fragments(table, self._path, schema=self._schema)
+        self._fragments += self._lance.fragment.write_fragments(table, str(self.path), schema=self._schema)
 
     def _finish(self) -> None:
         if self._pending:
             self._write_fragment()
-        with writing(Path(self._path)):
-            made = self._lance.LanceOperation.Overwrite(self._schema, self._fragments)
-            dataset = self._lance.LanceDataset.commit(self._path, made)
+        made = self._lance.LanceOperation.Overwrite(self._schema, self._fragments)
+        dataset = self._lance.LanceDataset.commit(str(self.path), made)
         self.parts = {
             Path(file.path).name: fragment.count_rows()
             for fragment in dataset.get_fragments()

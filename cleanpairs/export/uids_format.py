@@ -13,7 +13,6 @@ import pyarrow as pa
 
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.core.registry import nearest
-from cleanpairs.core.regular import writing
 from cleanpairs.data.arrays import read_npy
 from cleanpairs.export.formats import Output
 from cleanpairs.export.layout import Layout
@@ -50,7 +49,7 @@ class UidsOutput(Output):
             )
         if not layout.one_row_a_pair:
             raise ConfigError("a uid list keeps or drops a whole sample, and rows of this input have several captions")
-        self._path, self._repeats = path, layout.repeats
+        self.path, self._repeats = path, layout.repeats
         self._uids: list[np.ndarray] = []
         self._times: list[np.ndarray] = []
 
@@ -72,5 +71,5 @@ class UidsOutput(Output):
         if len(twice):
             uid = "".join(f"{int(half):016x}" for half in uids[twice[0]])
             raise DataError(f"{len(twice)} uids occur more than once, as {uid}: a list of them would not say which row")
-        with writing(self._path), self._path.open("wb") as file:  # by its name numpy would add .npy to it
+        with self.path.open("wb") as file:  # by its name numpy would add .npy to it
             np.save(file, np.repeat(uids, times), allow_pickle=False)

@@ -17,7 +17,6 @@ import pyarrow.parquet as pq
 
 from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError
 from cleanpairs.core.plain import plain
-from cleanpairs.core.regular import writing
 from cleanpairs.data import ParquetSink
 from cleanpairs.data.images import cell_bytes, image_cells
 from cleanpairs.export.formats import Output
@@ -72,7 +71,7 @@ class WebDatasetOutput(Output):
                 "a sample of webdataset has one caption, and rows of this input have lists: explode them "
                 "(--captions split, explode=True)"
             )
-        self._folder, self._columns, self._shard_rows = folder, layout.out_columns, shard_rows
+        self.path, self._columns, self._shard_rows = folder, layout.out_columns, shard_rows
         self._image_root, schema = layout.image_root, layout.out_schema
         self._renamed = fresh_names(schema.names, [KEY])
         fields = [f.with_name(self._renamed.get(f.name, f.name)) for f in schema if f.name != self._columns["image"]]
@@ -100,13 +99,12 @@ class WebDatasetOutput(Output):
 
     def _write(self, table: pa.Table) -> None:
         start = 0
-        with writing(self._folder):
-            while start < len(table):
-                if self._tar is None or self._in_shard == self._shard_rows:
-                    self._next()
-                part = table.slice(start, self._shard_rows - self._in_shard)
-                self._add(part)
-                start += len(part)
+        while start < len(table):
+            if self._tar is None or self._in_shard == self._shard_rows:
+                self._next()
+            part = table.slice(start, self._shard_rows - self._in_shard)
+            self._add(part)
+            start += len(part)
 
     def _add(self, part: pa.Table) -> None:
         image, text, key, features = map(self._columns.get, ("image", "text", "key", "features"))
@@ -159,18 +157,17 @@ class WebDatasetOutput(Output):
         self._stack.close()
         self._shard = len(self.parts)
         tar, sidecar = f"{self._shard:05d}.tar", f"{self._shard:05d}.parquet"
-        opened = tarfile.open(self._folder / tar, "w", format=tarfile.USTAR_FORMAT)  # noqa: SIM115 - the stack closes it
+        opened = tarfile.open(self.path / tar, "w", format=tarfile.USTAR_FORMAT)  # noqa: SIM115 - the stack closes it
         self._tar = self._stack.enter_context(opened)
-        self._sidecar = self._stack.enter_context(ParquetSink(self._folder / sidecar, self._schema))
+        self._sidecar = self._stack.enter_context(ParquetSink(self.path / sidecar, self._schema))
         self.parts[tar] = 0  # the Parquet file beside it holds the same rows, which count once
         self._in_shard = 0
         self._keys, self._numbers = set(), {}
 
     def _finish(self) -> None:
-        with writing(self._folder):
-            if self._tar is None:
-                self._next()  # no rows: an empty tar, as no file would look like a mistake
-            self._stack.close()
+        if self._tar is None:
+            self._next()  # no rows: an empty tar, as no file would look like a mistake
+        self._stack.close()
 
     def abandon(self) -> None:
         """See :class:`cleanpairs.data.writing.Sink`."""
