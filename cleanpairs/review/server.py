@@ -49,7 +49,7 @@ class LabelServer:
     """
 
     def __init__(self, session: Session, finish: Callable[[], str], *, title: str = "Review") -> None:
-        self.session, self.finish, self.title = session, finish, title
+        self.session, self.title = session, title
         self.lock = threading.Lock()  # a session answers one request at a time
         self._socket = socket.create_server(("127.0.0.1", 0))
         port, token = self._socket.getsockname()[1], secrets.token_urlsafe(24)
