@@ -12,7 +12,7 @@ from cleanpairs.core.plain import plural
 from cleanpairs.core.recipe import Recipe
 from cleanpairs.core.regular import read_object, reading, sha256_of
 from cleanpairs.data.arrays import read_tensors
-from cleanpairs.data.parquet_io import open_parquet, parquet_files
+from cleanpairs.data.parquet_io import footer, parquet_files
 from cleanpairs.export.manifest import manifest_of
 from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.verification.exports import verify_export
@@ -72,12 +72,10 @@ def _verify_parquet(path: Path, findings: Verification) -> None:
         rows = read_pages(path, findings)
     if rows is None:
         return
-    with open_parquet(str(path)) as file:
-        schema = file.schema_arrow
-        groups = range(file.metadata.num_row_groups)
-        findings.notes += [
-            f"{path.name}: {plural(rows, 'row')}, {plural(len(groups), 'row group')}, {plural(len(schema), 'column')}"
-        ]
+    _, groups, schema = footer(str(path))
+    findings.notes += [
+        f"{path.name}: {plural(rows, 'row')}, {plural(len(groups), 'row group')}, {plural(len(schema), 'column')}"
+    ]
     if schema.names[: len(SCORES_SCHEMA)] == SCORES_SCHEMA.names:
         with findings.section(f"{path.name}: a scores table, one row a pair, ranges", path):
             check_scores(path, findings)
