@@ -79,13 +79,13 @@ class MomentumCorrection(Averaged):
         self.y: np.ndarray = np.ones(n, dtype=np.float32)
         self.started = False  # a probability has been taken over
 
-    def wants(self, stage: int, epoch: int) -> bool:
+    def wants(self, epoch: int) -> bool:
         """Whether p of this epoch (from 1) will be used by the next one: it need not be computed otherwise."""
-        return super().wants(stage, epoch) or (not self.started and epoch >= self.start)
+        return super().wants(epoch) or (not self.started and epoch >= self.start)
 
-    def update(self, stage: int, epoch: int, p: np.ndarray) -> None:
-        """Take over p (N,) of ``epoch`` of ``stage`` (both from 1), as the next epoch's label."""
-        if not self.wants(stage, epoch):
+    def update(self, epoch: int, p: np.ndarray) -> None:
+        """Take over p (N,) of ``epoch`` (from 1), as the next epoch's label."""
+        if not self.wants(epoch):
             return
         p = np.asarray(p, dtype=np.float32)
         if self.started:

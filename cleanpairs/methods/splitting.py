@@ -337,7 +337,7 @@ class Splitting(Averaged):
         epoch = view.epoch - self.warmup + 1 - asked_before  # 1: the first split
         if epoch < 1 and not view.last:
             return
-        if self.split_known and view.last and not self.wants(1, max(epoch, 1)):
+        if self.split_known and view.last and not self.wants(max(epoch, 1)):
             return
         notes = []
         for k in range(self.networks):
@@ -353,7 +353,7 @@ class Splitting(Averaged):
         value = self.judge(view)
         self.split_known = True
         self.mean_probability = float(value.mean())
-        self.update(1, max(epoch, 1), value)
+        self.update(max(epoch, 1), value)
 
     def divide(self, network: int, losses: np.ndarray) -> GuardedSplit:
         """Split by the losses of a network.

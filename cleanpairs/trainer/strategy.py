@@ -89,13 +89,13 @@ class Averaged(TrainingStrategy):
         self.total: np.ndarray = np.zeros(n, dtype=np.float64)
         self.counted = 0
 
-    def wants(self, stage: int, epoch: int) -> bool:
+    def wants(self, epoch: int) -> bool:
         """Whether the figures of this epoch (from 1) enter."""
         return self.start <= epoch and (self.label_epochs is None or epoch <= self.label_epochs)
 
-    def update(self, stage: int, epoch: int, p: np.ndarray) -> None:
+    def update(self, epoch: int, p: np.ndarray) -> None:
         """Take over p (N,) of ``epoch``. A stage begins anew."""
-        if not self.wants(stage, epoch):
+        if not self.wants(epoch):
             return
         if epoch == self.start:
             self.total, self.counted = np.zeros(len(p), dtype=np.float64), 0
@@ -151,13 +151,13 @@ class SingleNetwork(TrainingStrategy):
 
     def end_epoch(self, view: EpochContext) -> None:
         """Hand the epoch's probabilities to the estimator, if it wants them."""
-        if not self.correspondence.wants(view.stage, view.epoch):
+        if not self.correspondence.wants(view.epoch):
             return
         if self.label_pass == "eval":
             p = view.probability(0, self.tau, seed=view.seed())
         else:  # a batch that diverged says nothing about its pairs: they keep what they have
             p = np.where(np.isfinite(self.p), self.p, self.correspondence.value())
-        self.correspondence.update(view.stage, view.epoch, p)
+        self.correspondence.update(view.epoch, p)
         self.mean_probability = float(p.mean())
 
     def labels(self) -> np.ndarray:

@@ -25,38 +25,38 @@ def test_two_pieces_by_hand() -> None:
     for piece in (1, 2):
         for epoch in (1, 2, 3, 4):
             assert labels.labels()[0] == pytest.approx(used[piece][epoch - 1], abs=1e-6), (piece, epoch)
-            labels.update(piece, epoch, np.array([p[piece][epoch - 1]]))
+            labels.update(epoch, np.array([p[piece][epoch - 1]]))
 
 
 def test_epsilon_acts_on_use_only() -> None:
     labels = MomentumCorrection(2, beta=0.5, epsilon=0.25, freeze=1, guard=False)
-    labels.update(1, 1, np.array([0.125, 0.25]))
+    labels.update(1, np.array([0.125, 0.25]))
     assert labels.labels().tolist() == [0.0, 0.25]  # eq. 12: zero below epsilon, not at it
     assert labels.value().tolist() == [0.125, 0.25]
-    labels.update(1, 2, np.array([1.0, 1.0]))  # it comes back from 0.125, not from zero
+    labels.update(2, np.array([1.0, 1.0]))  # it comes back from 0.125, not from zero
     assert labels.value().tolist() == [0.5625, 0.625]
 
 
 def test_guard_holds_until_the_probabilities_separate() -> None:
     ignorant, knowing = np.full(10, 0.02), np.array([0.9] * 5 + [0.01] * 5)
     labels = MomentumCorrection(10, freeze=1, guard=True)
-    labels.update(1, 1, ignorant)
-    labels.update(1, 2, ignorant)
+    labels.update(1, ignorant)
+    labels.update(2, ignorant)
     assert not labels.started
     assert labels.labels().tolist() == [1.0] * 10
-    labels.update(1, 3, knowing)
+    labels.update(3, knowing)
     np.testing.assert_allclose(labels.value(), knowing, rtol=1e-6)
-    labels.update(1, 4, ignorant)  # it guards the start only
+    labels.update(4, ignorant)  # it guards the start only
     np.testing.assert_allclose(labels.value(), 0.8 * knowing + 0.2 * ignorant, rtol=1e-5)
 
 
 def test_horizon_ends_what_a_piece_tells() -> None:
     labels = MomentumCorrection(1, beta=0.5, freeze=1, guard=False, label_epochs=2)
-    assert [labels.wants(1, t) for t in (1, 2, 3)] == [True, True, True]  # nothing taken over yet: still wanted
+    assert [labels.wants(t) for t in (1, 2, 3)] == [True, True, True]  # nothing taken over yet: still wanted
     for epoch in (1, 2, 3, 4):
-        labels.update(1, epoch, np.array([1 / 2**epoch]))
+        labels.update(epoch, np.array([1 / 2**epoch]))
     assert labels.value()[0] == pytest.approx(0.5 * 0.5 + 0.5 * 0.25)
-    assert [labels.wants(2, t) for t in (1, 2, 3)] == [True, True, False]
+    assert [labels.wants(t) for t in (1, 2, 3)] == [True, True, False]
 
 
 @pytest.mark.parametrize("changes", [{}, {"lam": 0.0}, {"active": 0.0}, {"q": 1.0}, {"correction": False}])
@@ -67,7 +67,7 @@ def test_a_step_of_crcl_with_each_of_its_ablations(changes: dict[str, Any]) -> N
     procedure: Any = CRCL(refine_epochs=(), **changes)._procedure(range(n))  # type: ignore[arg-type]
     labels, view = procedure.correspondence, view_of(procedure, n)
     for epoch in range(1, 5):
-        labels.update(1, epoch, p[epoch - 1])
+        labels.update(epoch, p[epoch - 1])
     f, corrected = view.forward(0, np.arange(12), seed=3), "correction" not in changes
     y = labels.labels() if corrected else np.ones(n, np.float32)
     assert bool((y == 1).all()) is not corrected

@@ -71,7 +71,7 @@ def test_the_stages_of_crcl_and_the_epochs_whose_labels_count() -> None:
         procedure: Any = model._procedure(range(3))  # type: ignore[arg-type]
         assert (procedure.label_pass, procedure.correspondence.guard) == (where, guard)
     labels = paper._procedure(range(3)).correspondence  # type: ignore[arg-type]
-    assert labels.wants(1, 7) and labels.wants(4, 32) and not labels.wants(1, 1)
+    assert labels.wants(7) and labels.wants(32) and not labels.wants(1)
 
 
 def test_rcl_takes_its_form_and_its_epochs_over() -> None:
@@ -79,9 +79,9 @@ def test_rcl_takes_its_form_and_its_epochs_over() -> None:
     assert procedure.objective == ComplementaryLoss(tau=0.2, kind="gce")
     assert procedure.labels().tolist() == [1.0] * 5
     labels = procedure.correspondence
-    assert [labels.wants(1, epoch) for epoch in range(1, 7)] == [False] + [True] * 3 + [False] * 2
+    assert [labels.wants(epoch) for epoch in range(1, 7)] == [False] + [True] * 3 + [False] * 2
     short: Any = RCL(start=9, label_epochs=None, epochs=3)._procedure(range(5))  # type: ignore[arg-type]
-    assert short.correspondence.wants(1, 3) and not short.correspondence.wants(1, 2)  # it ends before the start
+    assert short.correspondence.wants(3) and not short.correspondence.wants(2)  # it ends before the start
 
 
 PAPERS_TABLES = {
