@@ -59,10 +59,10 @@ class FeatureMemory:
         self.size, self.device = size, device
         self.images = self.texts = torch.zeros(0, 0)
         self.rows: np.ndarray = np.full(size, -1, dtype=np.int64)
-        self.next = self.filled = 0
+        self.pushed = 0  # rows, also those that have made room
 
     def __len__(self) -> int:
-        return self.filled
+        return min(self.pushed, self.size)
 
     def push(self, images: Tensor, texts: Tensor, rows: np.ndarray) -> None:
         """Remember pairs. Of more than ``size`` the last ones stay.
@@ -79,22 +79,21 @@ class FeatureMemory:
             return
         if not len(self.images):
             self.images, self.texts = (torch.zeros(self.size, z.shape[1], device=self.device) for z in (images, texts))
-        at = (self.next + np.arange(len(rows))) % self.size
+        at = (self.pushed + np.arange(len(rows))) % self.size
         place = torch.from_numpy(at).to(self.device)
         for stored, new in ((self.images, images), (self.texts, texts)):
             stored[place] = new.detach().to(self.device, torch.float32)
         self.rows[at] = rows
-        self.next = int((self.next + len(rows)) % self.size)
-        self.filled = min(self.size, self.filled + len(rows))
+        self.pushed += len(rows)
 
     def entries(self) -> Remembered:
         """Return what is remembered, as views."""
-        return Remembered(self.images[: self.filled], self.texts[: self.filled], self.rows[: self.filled])
+        return Remembered(self.images[: len(self)], self.texts[: len(self)], self.rows[: len(self)])
 
     def state(self) -> dict[str, Any]:
         """Return what :meth:`load_state` resumes from."""
         vectors = {"images": self.images.cpu().numpy(), "texts": self.texts.cpu().numpy()}
-        return {**vectors, "rows": self.rows, "next": self.next, "filled": self.filled}
+        return {**vectors, "rows": self.rows, "pushed": self.pushed}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Go on from a state.
@@ -108,7 +107,7 @@ class FeatureMemory:
             torch.from_numpy(np.array(state[name], dtype=np.float32)).to(self.device) for name in ("images", "texts")
         )
         self.rows = np.array(state["rows"], dtype=np.int64)
-        self.next, self.filled = int(state["next"]), int(state["filled"])
+        self.pushed = int(state["pushed"])
 
 
 class Splitting(Averaged):
