@@ -1,6 +1,6 @@
 """The images of a corpus as one matrix that training can index: regions of a frozen encoder, vectors, or pixels."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -68,42 +68,16 @@ def image_matrix(
 def encoded_matrix(
     pairs: Pairs, encoder: FrozenImages, name: str = "pretrained", *, progress: Progress | None = None
 ) -> ImageMatrix:
-    """All images of ``pairs`` through a frozen encoder, (M, R, D) float. ConfigError: the data has vectors only."""
-    _need_images(pairs, encoder.name)
-    key = encoder.cache_key or digest(encoder.fingerprint)
-    rows = _rows(pairs, key, encoder.shape, encoder.dtype, encoder.transform, encoder.encode_pixels, progress)
-    array = rows[0] if len(encoder.shape) == 2 else rows[0][:, None]
-    return ImageMatrix(array, rows[1], name, encoder.transform.output_size[0] or None)
+    """All images of ``pairs`` through a frozen encoder, (M, R, D) float. ConfigError: the data has vectors only.
 
-
-def pixel_matrix(pairs: Pairs, transform: ImageTransform, *, progress: Progress | None = None) -> ImageMatrix:
-    """All images of ``pairs`` as pixels (M, 3, H, W) uint8, for towers that are trained further. They are decoded and
-    resized once. The cache directory holds 150 kB for an image of 224 x 224. ConfigError: the data has vectors only.
+    Of images on disk the cache directory keeps the features, else the images' object.
     """
-    _need_images(pairs, "of pixels")
-    key = f"pixels-{digest(repr(transform))}"
-    rows = _rows(pairs, key, (3, *transform.output_size), np.uint8, transform, np.asarray, progress)
-    return ImageMatrix(*rows, "pretrained", transform.output_size[0])
-
-
-def _need_images(pairs: Pairs, name: str) -> None:
     if pairs.images.kind == "features" and not pairs.images.has_encoded:
         raise ConfigError(
-            f"the encoder {name} looks at the images, and the data has vectors only: name images with image_column "
-            "(--column image=NAME), or leave the encoder out"
+            f"the encoder {encoder.name} looks at the images, and the data has vectors only: name images with "
+            "image_column (--column image=NAME), or leave the encoder out"
         )
-
-
-def _rows(
-    pairs: Pairs,
-    encoder_key: str,
-    shape: tuple[int, ...],
-    dtype: Any,
-    transform: ImageTransform,
-    encode: Callable[[list[np.ndarray]], np.ndarray],
-    progress: Progress | None,
-) -> Rows:
-    """The rows of all images. Of images on disk the cache directory keeps them, else the images' object."""
+    shape, transform, dtype = encoder.shape, encoder.transform, np.dtype(encoder.dtype)
     prefetch = 2 if any(transform.output_size) else 0  # whole images take much memory
     preparation = Preparation("cleanpairs.encoders.image_transform:pixels_of", asdict(transform), prefetch=prefetch)
 
@@ -113,7 +87,7 @@ def _rows(
             for batch in decoder.batches(encoded):
                 values, failures = np.zeros((batch.size, *shape), dtype), batch.failures
                 if batch.arrays:
-                    vectors = np.asarray(encode(batch.arrays), dtype)
+                    vectors = np.asarray(encoder.encode_pixels(batch.arrays), dtype)
                     finite = np.isfinite(vectors).reshape(len(vectors), -1).all(axis=1)
                     failures |= {int(row): "its features are not finite" for row in batch.rows[~finite]}
                     vectors[~finite] = 0
@@ -121,15 +95,37 @@ def _rows(
                 yield batch.start, values, failures
 
     # A fit, its scores and parts of the pairs share the images' object.
-    cached = _in_memory.setdefault(pairs.images, {})
-    if encoder_key not in cached:
+    cached, key = _in_memory.setdefault(pairs.images, {}), encoder.cache_key or digest(encoder.fingerprint)
+    if key not in cached:
         folder = None
         if not pairs.images.in_memory:
             # By the images' contents, also of files that the input only names, and by no caption. Where there are
             # vectors too, the groups are those of the vectors.
             images = pairs.image_group if pairs.images.kind == "bytes" else pairs.images.hashes()
-            folder = cache_dir() / "images" / f"{digest(images.tobytes())}-{encoder_key}"
-        cached[encoder_key] = compute_rows(
+            folder = cache_dir() / "images" / f"{digest(images.tobytes())}-{key}"
+        cached[key] = compute_rows(
             len(pairs.images), shape, dtype, chunks, folder=folder, progress=progress, limits=decoding_limits()
         )
-    return cached[encoder_key]
+    array, failures = cached[key]
+    array = array[:, None] if len(shape) == 1 else array
+    return ImageMatrix(array, failures, name, transform.output_size[0] or None)
+
+
+class _Pixels(FrozenImages):
+    """No network: the features of an image are its pixels (3, H, W) uint8."""
+
+    name, dtype = "of pixels", np.uint8
+
+    def __init__(self, transform: ImageTransform) -> None:
+        self.transform, self.shape = transform, (3, *transform.output_size)
+        self.cache_key = f"pixels-{digest(repr(transform))}"
+
+    def encode_pixels(self, pixels: Sequence[np.ndarray]) -> np.ndarray:
+        return np.stack(pixels)
+
+
+def pixel_matrix(pairs: Pairs, transform: ImageTransform, *, progress: Progress | None = None) -> ImageMatrix:
+    """All images of ``pairs`` as pixels (M, 3, H, W) uint8, for towers that are trained further. They are decoded and
+    resized once. The cache directory holds 150 kB for an image of 224 x 224. ConfigError: the data has vectors only.
+    """
+    return encoded_matrix(pairs, _Pixels(transform), progress=progress)
