@@ -91,24 +91,22 @@ class VectorScorer(RowScorer):
     tokenizer : Captions
         Makes tables of captions.
 
+    judge : callable or None
+        What scores VectorPairs in place of the bank.
+
     text_vectors : bool
         Whether the rows bring vectors of captions.
 
     has_images : bool
         Whether the rows have images, too. Near duplicates among these are one image.
-
-    Attributes
-    ----------
-    judge : callable or None
-        What scores VectorPairs in place of the bank.
     """
 
-    judge: Callable[[VectorPairs], np.ndarray] | None = None
-
     def __init__(
-        self, network: DualEncoder, bank: Bank, tokenizer: Captions, *, text_vectors: bool, has_images: bool = False
-    ) -> None:
-        self.network, self.bank, self.tokenizer, self.text_vectors = network, bank, tokenizer, text_vectors
+        self, network: DualEncoder, bank: Bank, tokenizer: Captions, judge: Callable[[VectorPairs], np.ndarray] | None,
+        *, text_vectors: bool, has_images: bool,
+    ) -> None:  # fmt: skip
+        self.network, self.bank, self.tokenizer, self.judge = network, bank, tokenizer, judge
+        self.text_vectors = text_vectors
         self.compares_vectors = not network.local and not has_images
 
     def _judged(self, images: Embeddings, texts: Embeddings, *groups: np.ndarray) -> np.ndarray:

@@ -419,8 +419,8 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
             or (given and "text_features" not in roles)
         ):
             return None
-        has_images = self.near_duplicates and "image" in roles
-        return VectorScorer(self.model_, self.bank_, self.tokenizer_, text_vectors=given, has_images=has_images)
+        how = {"text_vectors": given, "has_images": self.near_duplicates and "image" in roles}
+        return VectorScorer(self.model_, self.bank_, self.tokenizer_, self._similarity, **how)
 
     def encode_images(self, images: Any) -> np.ndarray:
         """Encode images in the joint space.

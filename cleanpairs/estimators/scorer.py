@@ -520,6 +520,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         self.noise_rate_interval_, self.noise_rate_bound_ = (float("nan"), float("nan")), float("nan")
         self.better_than_random_, self.standing_out_ = float("nan"), np.empty(0, np.int64)
         self.best_val_rsum_ = self._text_encoder = self._captions = self.calibration_ = self._versions = None
+        self._similarity = None
         given = self.random_state
         drawn = given is None or isinstance(given, np.random.Generator)
         self.random_state_ = int(np.random.default_rng(given).integers(2**31)) if drawn else int(given)

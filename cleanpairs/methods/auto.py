@@ -28,7 +28,6 @@ from cleanpairs.encoders.ensemble import Ensemble, members_of
 from cleanpairs.encoders.joint_head import JointSpace
 from cleanpairs.encoders.linear import Linear
 from cleanpairs.estimators import Embedded, PairCleaner
-from cleanpairs.estimators.batches import RowScorer, VectorScorer
 from cleanpairs.estimators.cleaner import Fit
 from cleanpairs.estimators.encoders import AUTO, GIVEN
 from cleanpairs.estimators.persistence import Saved, Stored
@@ -211,10 +210,6 @@ class Auto(PairCleaner):
     regression: bool = True
     retrieval: bool = False
 
-    def _begin(self) -> None:
-        super()._begin()
-        self._similarity = None
-
     def _builder(self, fit: Fit) -> Callable[[], Any]:
         found = _training(fit).known.similarity
         if found is None or self.retrieval:
@@ -231,12 +226,6 @@ class Auto(PairCleaner):
             sides = images.vectors[index[rows]], texts.vectors[rows]
             found.append(self._similarity(VectorPairs(*sides, pairs.pair_image_group[rows], pairs.text_group[rows])))
         return np.concatenate([np.empty(0, np.float32), *found])
-
-    def _row_scorer(self, roles: Set[str]) -> RowScorer | None:
-        known = super()._row_scorer(roles)
-        if isinstance(known, VectorScorer):
-            known.judge = self._similarity
-        return known
 
     def _fits_sample(self, roles: Set[str]) -> bool:
         given = self.encoder is None and self.text_encoder in (None, AUTO, GIVEN)
