@@ -26,13 +26,6 @@ from torch import Tensor
 
 from cleanpairs.ops.matching import log_probabilities, no_negatives
 
-BOUND = 1e-7
-
-
-def _reverse(p: Tensor) -> Tensor:
-    """-sum_j P_ij log Y_ij of the probability ``p`` (B,) of the pair itself. The other entries of Y are all BOUND."""
-    return -math.log(BOUND) * (1 - p) - math.log1p(-BOUND) * p
-
 
 @dataclass(frozen=True)
 class InfoNCEWithRCE:
@@ -45,7 +38,9 @@ class InfoNCEWithRCE:
         """Unreduced loss (B,) >= 0 of similarities S (B, B), weighted by the labels (B,) in [0, 1]."""
         log = log_probabilities(S, self.tau, excluded)
         log_p, log_q = log.log_p.diagonal(), log.log_q.diagonal()
-        return labels * (-(log_p + log_q) / 2 + self.weight * _reverse((log_p.exp() + log_q.exp()) / 2))
+        p, bound = (log_p.exp() + log_q.exp()) / 2, 1e-7
+        reverse = -math.log(bound) * (1 - p) - math.log1p(-bound) * p  # Y has bound at all entries but the pair's own
+        return labels * (-(log_p + log_q) / 2 + self.weight * reverse)
 
 
 @dataclass(frozen=True)
@@ -53,11 +48,6 @@ class InfoNCELoss(InfoNCEWithRCE):
     """Cross entropy alone."""
 
     weight: float = 0.0
-
-
-def soft_margin(labels: Tensor, margin: float = 0.2, curve: float = 10.0) -> Tensor:
-    """alpha (m^y - 1) / (m - 1): labels (B,) in [0, 1] to margins (B,) in [0, ``margin``]."""
-    return margin * (curve**labels - 1) / (curve - 1)
 
 
 @dataclass(frozen=True)
@@ -71,7 +61,7 @@ class TripletLoss:
 
     def __call__(self, S: Tensor, labels: Tensor, excluded: Tensor | None = None) -> Tensor:
         """Unreduced loss (B,) >= 0 of S (B, B), rows are images, and labels (B,) in [0, 1]: 1 is the whole margin."""
-        alpha = soft_margin(labels.to(S.dtype), self.margin, self.curve)
+        alpha = self.margin * (self.curve ** labels.to(S.dtype) - 1) / (self.curve - 1)
         none = no_negatives(S, excluded)
         return self._one_way(S, alpha, none) + self._one_way(S.T, alpha, none.T)
 
