@@ -109,7 +109,11 @@ def sparse_transport(
             if error <= tol:
                 break
             power = relaxation if error < before else 1.0
-        v = _relaxed(v, b / reached, power)
+        new = b / reached
+        if power != 1:  # v (new / v)^power: a longer step, to the same end, but where the step is a large one
+            ratio, least, most = new / np.maximum(v, np.finfo(np.float64).tiny), 1e-6, 1e6
+            new = np.where((ratio > least) & (ratio < most), v * np.clip(ratio, least, most) ** power, new)
+        v = new
         v_0 *= (A / stays / v_0) ** power
     value *= u[row] * v[column]
     return SparsePlan(value, u * k * v_0, u_0 * v, iteration, error, bool(error <= tol))
@@ -132,11 +136,3 @@ def _kernels(
     value /= -reg
     np.exp(np.maximum(value, deepest, out=value), out=value)
     return csr_matrix((value, column, start), shape=shape), np.exp(np.maximum(least / reg, deepest))
-
-
-def _relaxed(v: np.ndarray, new: np.ndarray, power: float) -> np.ndarray:
-    """Return ``v (new / v)^power``: a longer step, to the same end. ``new`` itself where the step is a large one."""
-    if power == 1:
-        return new
-    ratio, least, most = new / np.maximum(v, np.finfo(np.float64).tiny), 1e-6, 1e6
-    return np.where((ratio > least) & (ratio < most), v * np.clip(ratio, least, most) ** power, new)
