@@ -35,14 +35,10 @@ class Backbone(DualEncoder, Standardised):
         self.dim, self.image_drop, self.text_drop = self.shape.dim, self.shape.image_drop, self.shape.text_drop
         self.sentence: Standardised | None = None  # of a frozen encoder's vectors, in addition to the words
 
-    def fit_input(self, mean: Tensor, std: Tensor) -> None:
-        """Fix the standardisation of region inputs, (D,) each."""
-        self.standardise(mean, std)
-
     def fit_text(self, mean: Tensor, std: Tensor) -> None:
         """Fix the standardisation of the sentence vectors, (D,) each."""
         assert self.sentence is not None
-        self.sentence.standardise(mean, std)
+        self.sentence.fit_input(mean, std)
 
 
 @dataclass(frozen=True)
@@ -78,6 +74,6 @@ class VSEInf(Backbone):
         assert tokens.sentences is not None
         return l2_normalise(words + self.sentence(tokens.sentences[:, None]))
 
-    def standardise(self, mean: Tensor, std: Tensor) -> None:
+    def fit_input(self, mean: Tensor, std: Tensor) -> None:
         """Fix the standardisation of the image tower."""
-        self.image.standardise(mean, std)
+        self.image.fit_input(mean, std)

@@ -54,9 +54,6 @@ class DualEncoder(nn.Module):
         """(B,) similarity of each image with the caption of its row: the diagonal of :meth:`similarity`."""
         return (images * texts).sum(dim=1)
 
-    def fit_input(self, mean: Tensor, std: Tensor) -> None:
-        """Fix the standardisation of the input regions, (D,) each. Does nothing where they are not standardised."""
-
 
 def full_precision(state: State) -> State:
     """A state in float32. Autocast may have given it another type."""

@@ -87,8 +87,8 @@ class VectorTowers(DualEncoder):
 
     def fit_input(self, mean: Tensor, std: Tensor) -> None:
         """Fix the standardisation of the image vectors, (D,) each."""
-        self.image.standardise(mean, std)
+        self.image.fit_input(mean, std)
 
     def fit_text(self, mean: Tensor, std: Tensor) -> None:
         """Fix the standardisation of the caption vectors, (D,) each."""
-        self.text.standardise(mean, std)
+        self.text.fit_input(mean, std)

@@ -34,7 +34,7 @@ class _Projected(Standardised):
         ``sample``: about so many rows, at even distances, give the directions.
         """
         sampled = torch.cat(list(_vectors(x[:: len(x) // sample + 1])))
-        self.standardise(sampled.mean(dim=0), sampled.std(dim=0, correction=0))
+        self.fit_input(sampled.mean(dim=0), sampled.std(dim=0, correction=0))
         units = l2_normalise(self.standardised(sampled)).numpy()
         self.directions.weight.copy_(torch.from_numpy(_directions(units, self.directions.out_features, seed)))
         return torch.cat([self(block) for block in _vectors(x)]).numpy()

@@ -27,8 +27,8 @@ class Standardised(nn.Module):
         return self
 
     @torch.no_grad()
-    def standardise(self, mean: Tensor, std: Tensor) -> None:
-        """Fix the mean and the deviation, (D,) each."""
+    def fit_input(self, mean: Tensor, std: Tensor) -> None:
+        """Fix the mean and the deviation of the input, (D,) each."""
         self.shift.copy_(mean)  # type: ignore[operator]
         self.scale.copy_(1 / std.clamp_min(1e-6))  # type: ignore[operator]
 
