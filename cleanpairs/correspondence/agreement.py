@@ -17,7 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from cleanpairs.correspondence.calibration import Estimate, mismatched_by_density, noise_rate_by_tails
+from cleanpairs.correspondence.calibration import (
+    Estimate,
+    calibrate,
+    mismatched_by_density,
+    noise_rate,
+    noise_rate_by_tails,
+    positions,
+)
 from cleanpairs.correspondence.words import lowest_ratio
 from cleanpairs.ops.normalised_similarity import RIVALS, VectorPairs, among_all, cosines
 
@@ -310,7 +317,7 @@ def _with_groups(pairs: VectorPairs, found: NeighbourAgreement, side: int, seed:
     mean = normalize(csr_array((weight, (group, np.arange(len(group))))) @ sides[1 - side])
     sides[side], sides[1 - side] = sides[side][first], mean
     whole = neighbour_agreement(VectorPairs(sides[0], sides[1], own, own), seed=seed)
-    rate, matched = _rate_and_matched(whole, several, group)
+    rate, matched = _rate_and_matched(whole, several, group, seed)
     rate = rate if found.group_noise_rate is None else rate.joined(found.group_noise_rate)
     lower = np.minimum(found.observed, whole.observed[group])
     observed = np.where(matched < 0.5, lower, found.observed)
@@ -319,11 +326,13 @@ def _with_groups(pairs: VectorPairs, found: NeighbourAgreement, side: int, seed:
     of_rest = noise_rate_by_tails(rest, found.null)
     return replace(
         found, observed=observed, matched=matched * (1 - mismatched_by_density(rest, found.null, of_rest, observed)),
-        noise_rate=1 - (1 - of_rest) * (1 - rate.value), group_matched=matched, group_noise_rate=rate,
+        noise_rate=1 - (1 - of_rest) * float(matched.mean()), group_matched=matched, group_noise_rate=rate,
     )  # fmt: skip
 
 
-def _rate_and_matched(whole: NeighbourAgreement, several: np.ndarray, group: np.ndarray) -> tuple[Estimate, np.ndarray]:
+def _rate_and_matched(
+    whole: NeighbourAgreement, several: np.ndarray, group: np.ndarray, seed: int
+) -> tuple[Estimate, np.ndarray]:
     """Share of the pairs whose group is wrong, and the probability (N,) that a pair's is right.
 
     Groups of ``several`` pairs (M,) are judged apart from single pairs: more of them may be wrong. ``group`` (N,): the
@@ -332,15 +341,13 @@ def _rate_and_matched(whole: NeighbourAgreement, several: np.ndarray, group: np.
     kind = several & (min(several.sum(), (~several).sum()) >= NUMBERS.least_pairs)
     matched, ends = np.ones(len(kind)), np.zeros(3)
     for some in (kind, ~kind):
-        if not some.any():
-            continue
         score = whole.observed[some]
-        rate = noise_rate_by_tails(score, whole.null)
-        matched[some] = 1 - mismatched_by_density(score, whole.null, rate)
-        rates = np.array([rate, 1 - matched[some].mean()])
-        spread = 1.96 * np.sqrt(rates * (1 - rates) / some.sum())
-        low, high = max(float((rates - spread).min()), 0.0), min(float((rates + spread).max()), 1.0)
-        ends += some[group].mean() * np.array([rate, low, high])
+        calibration = calibrate(score, whole.null, seed=seed)
+        if calibration is None:
+            continue
+        matched[some] = 1 - calibration.mismatched(positions(score, score))
+        rate = noise_rate(calibration, len(score))
+        ends += some[group].mean() * np.array([rate.value, rate.low, rate.high])
     return Estimate(*ends.tolist()), matched[group]
 
 
