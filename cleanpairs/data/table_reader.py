@@ -19,6 +19,7 @@ from cleanpairs.core.regular import begins_with
 from cleanpairs.data.captions import caption_column, is_listed
 from cleanpairs.data.columns import check_truth, find_columns, is_text, score_columns
 from cleanpairs.data.formats.file_names import expand_files
+from cleanpairs.data.formats.records import ENDINGS, file_kind
 from cleanpairs.data.image_paths import LOOK_AT, with_images
 from cleanpairs.data.images import ImageSource, ambiguous_paths, encoded_bytes, image_cells, rows_by_file, vector_groups
 from cleanpairs.data.pairs import Pairs, known_truth
@@ -216,6 +217,8 @@ class ParquetReader(TableReader):
         if folder.is_file() and folder.suffix not in (".parquet", ".pq") and not begins_with(folder, b"PAR1"):
             raise DataError(f"{data} is no Parquet, CSV, TSV, JSON, .npy, .arrow or .tar: see docs/inputs.md")
         paths = parquet_files(folder) if folder.is_dir() else expand_files(data, ".parquet")
+        if not folder.exists() and file_kind(paths[0]) in (*ENDINGS, ".json"):
+            raise DataError(f"{data} names {len(paths)} tables of text: give one file, or write them as Parquet")
         matches = {path: re.fullmatch(r"(.+)-\d{5}-of-\d{5}(-[0-9a-f]+)?", Path(path).stem) for path in paths}
         splits = list(dict.fromkeys("" if match is None else match[1] for match in matches.values()))
         options = {}

@@ -295,6 +295,9 @@ def test_what_is_no_data_says_what_would_be(in_process: Command, folder: Path) -
     for name, data in (("0.jpg", b"JPEG"), ("a.xlsx", b"PK"), ("empty.bin", b"")):
         (folder / name).write_bytes(data)
         assert_refused(in_process("inspect", folder / name), 3, "is no Parquet, CSV, TSV", "docs/inputs.md")
+    for name in ("1.jsonl", "2.jsonl"):
+        (folder / name).write_text('{"image": "0.jpg", "caption": "a cat"}\n')
+    assert_refused(in_process("inspect", folder / "*.jsonl"), 3, "names 2 tables of text: give one file")
     run = folder / "my run"
     run.mkdir()
     (run / "recipe.yaml").touch()
