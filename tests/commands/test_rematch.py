@@ -271,7 +271,7 @@ def test_the_plan_of_a_run_is_its_own_until_the_answers_change(tmp_path: Path) -
         assert summary.displaced > 100 and run.current_plan() is not None
         rematch_run(run, tmp_path / "moved.plan", data=shutil.copy(data, tmp_path / "moved.parquet"))
         assert RepairPlan.load(tmp_path / "moved.plan").table.equals(RepairPlan.load(run.path / PLAN).table)
-        log.undo(log.decisions[-1].name)
+        log.undo(log.about(asked[-1])[-1].name)
         assert run.answered() is None and run.current_plan() is None
         log.label({asked[-1]: bool(y[asked[-1]] > 0.5), 201: True})
         assert y[201] == 0 and run.current_plan() is None

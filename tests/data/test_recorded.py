@@ -19,6 +19,7 @@ from cleanpairs.commands.run import Run
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data import remember_user_path
 from cleanpairs.data.recorded import TRUST
+from cleanpairs.estimators.persistence import FORMAT
 from cleanpairs.export import push_export
 from cleanpairs.export.manifest import open_export
 from cleanpairs.repair.plan import RepairPlan
@@ -155,11 +156,12 @@ def test_nothing_that_a_file_names_is_fetched(
 @pytest.mark.parametrize("role", ["encoder", "text_encoder"])
 def test_a_model_that_names_the_hub_has_nothing_fetched(tmp_path: Path, network: list[Any], role: str) -> None:
     pytest.importorskip("transformers")
-    state = {"threshold_": 0.5, "noise_rate_": None, "_image_encoder": "auto", "_image_size": 64}
+    rates = {"noise_rate_": None, "noise_rate_interval_": [None] * 2, "noise_rate_bound_": None}
+    state = rates | {"threshold_": 0.5, "better_than_random_": None, "_image_encoder": "auto", "_image_size": 64}
     config = {
-        "format": 4, "method": "infonce", "parameters": {role: "someone/some-model"}, "encoders": {},
+        "format": FORMAT, "method": "infonce", "parameters": {role: "someone/some-model"}, "encoders": {},
         "text_encoder": "someone/some-model" if role == "text_encoder" else None,
-        "state": {**state, "tau_": 0.07, "_fingerprint": "f"},
+        "state": {**state, "tau_": 0.07, "_fingerprint": "f", "random_state_": 0, "_counts_similar": False},
     }  # fmt: skip
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text(json.dumps(config))
