@@ -345,8 +345,9 @@ def _rate_and_matched(
         calibration = calibrate(score, whole.null, seed=seed)
         if calibration is None:
             continue
-        matched[some] = 1 - calibration.mismatched(positions(score, score))
         rate = noise_rate(calibration, len(score))
+        if rate.low != 0:  # else perhaps no group is wrong
+            matched[some] = 1 - calibration.mismatched(positions(score, score))
         ends += some[group].mean() * np.array([rate.value, rate.low, rate.high])
     return Estimate(*ends.tolist()), matched[group]
 
