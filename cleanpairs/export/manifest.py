@@ -14,6 +14,7 @@ import cleanpairs
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.regular import read_json, reading, sha256_of
 from cleanpairs.data import Source, remember_user_path
+from cleanpairs.data.formats.remote import location
 from cleanpairs.data.recorded import check_inside
 
 # Input rows in memory at once: a row may hold an image of many megabytes.
@@ -48,6 +49,7 @@ def write_manifest(
     - ``noted``: what else is noted: ``format``, ``counts`` and ``threshold``
     """
     entries, home = {}, files["out"][0].parent
+    inputs = [location(path) for path in source.files]
     for role, (target, staged, rows) in files.items():
         if target.parent != home:
             remember_user_path(target)  # so that `verify` and `restore` may follow the manifest there
@@ -65,7 +67,7 @@ def write_manifest(
         **noted,
         "files": entries,
         "fingerprint": source.fingerprint,
-        "input": {"paths": [os.path.relpath(path, home) for path in source.files]},
+        "input": {"paths": [path if "://" in path else os.path.relpath(path, home) for path in inputs]},
         "versions": {
             "python": platform.python_version(),
             "cleanpairs": cleanpairs.__version__,

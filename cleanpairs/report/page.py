@@ -17,6 +17,7 @@ from cleanpairs.core.registry import BACKBONES, METHODS
 from cleanpairs.correspondence.calibration import UNDETERMINED, Calibration, Estimate, rate_in_words
 from cleanpairs.correspondence.displacement import in_words
 from cleanpairs.data import Pairs, load_pairs, staged_file, visible
+from cleanpairs.data.formats.remote import without_secrets
 from cleanpairs.repair.actions import REPAIRED, acted
 from cleanpairs.repair.plan import RepairPlan, wrong_in_output
 from cleanpairs.report.gallery import Cards, compare_scores, donors, duplicates, galleries, precomputed_scores
@@ -170,7 +171,7 @@ def flattened(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         if isinstance(value, Mapping):
             out |= flattened(value, f"{prefix}{key}.")
         elif not isinstance(value, list | tuple):
-            out[prefix + str(key)] = value
+            out[prefix + str(key)] = without_secrets(value) if isinstance(value, str) else value
         elif value:
             out[prefix + str(key)] = ", ".join(map(str, value))
     return out

@@ -99,7 +99,9 @@ def test_inspect_fit_and_export(write: Any, tmp_path: Path, command: Callable[..
     command("fit", *data, *FIT, "--out", "run")
     command("export", "run", "--repaired", "out.parquet", "--ledger", "ledger.parquet")
     out, ledger = pq.read_table("out.parquet"), pq.read_table("ledger.parquet")
-    counts = json.loads(Path("out.parquet.manifest.json").read_text())["counts"]
+    manifest = json.loads(Path("out.parquet.manifest.json").read_text())
+    counts, inputs = manifest["counts"], manifest["input"]["paths"]
+    assert all(path == data[0] if "://" in str(data[0]) else Path(path).exists() for path in inputs)
     assert len(ledger) == N == sum(v for k, v in counts.items() if k != "pairs")
     assert len(out) == ledger["out_row"].length() - ledger["out_row"].null_count > 0
     if not of_vectors:

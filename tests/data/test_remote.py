@@ -16,7 +16,7 @@ from cleanpairs.core.errors import ConfigError, DataError, OutputError
 from cleanpairs.core.hub import without_hub
 from cleanpairs.data import load_pairs, open_source
 from cleanpairs.data.formats import remote
-from cleanpairs.data.formats.remote import fetch, is_public, is_url
+from cleanpairs.data.formats.remote import fetch, is_public, is_url, without_secrets
 from cleanpairs.data.inspection import inspect_pairs
 from cleanpairs.data.readers import iter_tables
 from tests.helpers import Handler, assert_not_loaded, serving, vector_column, write_table
@@ -170,6 +170,13 @@ def test_a_url_that_is_none_and_a_name_that_no_file_here_can_have(bucket: fsspec
     assert load_pairs(f"memory://bucket/{'a' * 300}.jsonl", allow_urls=True).captions == ["one"]
 
 
+def test_a_signature_in_an_address_is_not_shown() -> None:
+    for url in ("https://me:word@example.org/a b.parquet?X-Sig=1#2", "HTTPS://example.org/a.parquet?X=@"):
+        assert without_secrets(url) == url.replace("me:word@", "").split("?")[0]
+    for name in ("s3://bucket/a?b@c.parquet", "/a?b@c.parquet"):
+        assert without_secrets(name) == name
+
+
 # -- HTTP -------------------------------------------------------------------------------------------------------------
 
 
@@ -209,7 +216,8 @@ def test_a_public_server_is_read_but_not_its_redirect_inside(server: str, monkey
     inside = server.replace("127.0.0.1", "127.0.0.2") + "/a.parquet"
     monkeypatch.setattr(remote, "is_public", lambda address: address in ("127.0.0.1", "::1"))
     for path in ("/a.parquet", "/a.parquet", "/to//a.parquet"):
-        assert load_pairs(public + path, allow_urls=True).captions == ["a"]
+        pairs = load_pairs(public + path, allow_urls=True)
+        assert pairs.captions == ["a"] and inspect_pairs(pairs, decode="none")["files"] == [public + path]
     assert _Server.asked[:4] == ["HEAD /a.parquet", "GET /a.parquet", "HEAD /a.parquet", "HEAD /to//a.parquet"]
     _Server.asked = []
     assert_not_loaded(r"127\.0\.0\.2, a private address", f"{public}/to/{inside}", allow_urls=True)

@@ -86,7 +86,8 @@ class Page(HTMLParser):
 
 
 def test_nothing_is_loaded_and_only_our_script_can_run(case: dict[str, Any], tmp_path: Path) -> None:
-    page = Page(write_report(tmp_path / "r.html", info={EVIL: EVIL}, summary={EVIL: 1}, **(case | {"title": EVIL})))
+    info = {EVIL: EVIL, "input": {"data": "https://example.org/a.parquet?signature=secret"}}
+    page = Page(write_report(tmp_path / "r.html", info=info, summary={EVIL: 1}, **(case | {"title": EVIL})))
     names = {tag for tag, _ in page.tags}
     assert not names & {"iframe", "link", "object", "embed", "form", "base"}
     assert [tag for tag, _ in page.tags].count("script") == 1
@@ -99,6 +100,7 @@ def test_nothing_is_loaded_and_only_our_script_can_run(case: dict[str, Any], tmp
     for hidden in ("\u202e", "\u202c", "\x1b"):
         assert hidden not in page.source
     assert "⟨U+202E⟩drowssap" in page.text
+    assert "https://example.org/a.parquet" in page.text and "secret" not in page.source
 
 
 def test_a_page_of_every_kind_of_pair(case: dict[str, Any], tmp_path: Path) -> None:

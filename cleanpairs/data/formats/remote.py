@@ -159,21 +159,28 @@ def _mark_of(facts: dict[str, Any]) -> str:
     return "|".join([str(facts.get("size")), *values]) if values else ""
 
 
-def _pointer(path: str) -> dict[str, Any] | None:
-    """The remote file of a local stand-in. None where ``path`` is an ordinary file."""
+def _note_beside(path: str) -> dict[str, Any]:
+    """The note of a file that was fetched, or of a stand-in. Empty where ``path`` is an ordinary file."""
     name = os.path.abspath(path)
-    if os.path.dirname(os.path.dirname(name)) != os.path.abspath(cache_dir() / FOLDER):
+    fetched = os.path.dirname(os.path.dirname(name)) == os.path.abspath(cache_dir() / FOLDER)
+    return _noted(Path(name + NOTE)) if fetched else {}
+
+
+def _pointer(path: str) -> dict[str, Any] | None:
+    """The remote file of a local stand-in. None where ``path`` is another file."""
+    if _note_beside(path).get("copied", True):  # a fetched file may look like a stand-in
         return None
-    note = name + NOTE
-    if _noted(Path(note)).get("copied", True):  # a fetched file may look like a stand-in
-        return None
-    return dict(read_json(name)["in place"])
+    return dict(read_json(path)["in place"])
 
 
 def location(path: str) -> str:
-    """The URL of a stand-in's file, or the path as it is."""
-    pointer = _pointer(path) if os.path.isfile(path) else None
-    return path if pointer is None else str(pointer["url"])
+    """The URL that a file came from or stands for, as :func:`without_secrets` shows it. Else the path as it is."""
+    return without_secrets(str(_note_beside(path).get("url", path)))
+
+
+def without_secrets(text: str) -> str:
+    """``text``. Of a web address neither user nor query: they may hold a password or a signature."""
+    return re.sub(r"^(https?://)(?:[^/?#]*@)?([^?#]*).*", r"\1\2", text, flags=re.IGNORECASE | re.DOTALL)
 
 
 def bytes_of(path: str) -> int:
