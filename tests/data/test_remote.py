@@ -59,6 +59,24 @@ def test_one_file_a_folder_a_glob_and_braces(bucket: fsspec.AbstractFileSystem) 
         assert_not_loaded(words, f"memory://bucket{url}", allow_urls=True)
 
 
+def test_a_folder_whose_files_are_in_sub_folders(bucket: fsspec.AbstractFileSystem, tmp_path: Path) -> None:
+    for k in range(2):
+        for side in ("img_emb", "text_emb"):
+            np.save(tmp_path / "part.npy", np.full((3, 4), k, np.float32))
+            bucket.pipe(f"/bucket/{side}/{side}_{k}.npy", (tmp_path / "part.npy").read_bytes())
+        write_table(tmp_path / "part.parquet", {"caption": [f"a {k} {i}" for i in range(3)]})
+        bucket.pipe(f"/bucket/metadata/metadata_{k}.parquet", (tmp_path / "part.parquet").read_bytes())
+        bucket.pipe(
+            {f"/parts/half={k}/0.parquet": parquet(f"half {k}"), "/parts/.old/0.parquet": b"", "/parts/../a.json": b""}
+        )
+    pairs = load_pairs("memory://bucket/", allow_urls=True)
+    assert pairs.source.kind == "clip-retrieval" and pairs.images.array()[:, 0, 0].tolist() == [0, 0, 0, 1, 1, 1]
+    assert inspect_pairs(pairs, decode="none")["files"][-1] == "memory://bucket/metadata/metadata_1.parquet"
+    assert load_pairs("memory://parts/", allow_urls=True).captions == ["half 0", "half 1"]
+    bucket.rm("/parts/half=0/0.parquet")
+    assert load_pairs("memory://parts/", allow_urls=True).captions == ["half 1"]
+
+
 def test_what_is_there_already_is_fetched_again_only_if_it_changed(bucket: fsspec.AbstractFileSystem) -> None:
     bucket.pipe("/bucket/a.parquet", parquet("old"))
     path = Path(fetch("memory://bucket/a.parquet", True))

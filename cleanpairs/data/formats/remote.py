@@ -36,12 +36,15 @@ NOTE = ".source"  # suffix of the file's name: its origin
 
 
 class _Remote(NamedTuple):
-    """One file: its mark, its contents piece by piece, and the contents of its stand-in where it is not copied."""
+    """One file: its mark, its contents piece by piece, the contents of its stand-in where it is not copied, and the
+    sub-folder where it is in one of the folder that was named.
+    """
 
     url: str
     mark: str
     pieces: Callable[[], Iterator[bytes]]
     instead: bytes | None = None
+    below: str = ""
 
 
 def is_url(data: str) -> bool:
@@ -86,12 +89,14 @@ def fetch(data: str, allow_urls: bool) -> str:
                 raise DataError(f"{remote.url} does not end in the name of a file")
             if len(name.encode()) > 200:  # a file system takes 255 bytes, with a suffix of ours
                 name = hashlib.sha256(name.encode()).hexdigest() + Path(name).suffix[:20]
-            if folder / name in wanted:
+            target = folder / remote.below / name
+            if target in wanted:
                 raise DataError(f"{data} names two files {name!r}")
-            wanted.add(folder / name)
-            _update(folder / name, remote)
-    for old in folder.glob("[!.]*"):  # a file that the URL no longer names must not be read with the rest
-        if old not in wanted and old.with_suffix("") not in wanted:
+            wanted.add(target)
+            target.parent.mkdir(exist_ok=True)
+            _update(target, remote)
+    for old in folder.rglob("[!.]*"):  # a file that the URL no longer names must not be read with the rest
+        if old.is_file() and old not in wanted and old.with_suffix("") not in wanted:
             old.unlink()
     return str(*wanted) if len(wanted) == 1 and not data.endswith("/") else str(folder)
 
@@ -129,7 +134,11 @@ def _others(url: str) -> list[_Remote]:
             paths = sorted(system.glob(path))
         elif system.isdir(path):
             endings = (".parquet", ".tar", ".csv", ".tsv", ".jsonl", ".json", ".arrow", ".npy")
-            paths = sorted(p for p in system.ls(path, detail=False) if p.endswith(endings))
+            for depth in (1, 2):  # as of a folder here: sub-folders are searched if it holds no file itself
+                found = sorted(p for p in system.find(path, maxdepth=depth) if "/." not in p.removeprefix(path))
+                if paths := [p for p in found if p.endswith(endings)]:
+                    return [_of_fsspec(system, p, url)._replace(below=p.split("/")[-2] * (depth - 1)) for p in paths]
+            return []
         else:
             paths = [path]
         return [_of_fsspec(system, p, url) for p in paths]
@@ -162,7 +171,7 @@ def _mark_of(facts: dict[str, Any]) -> str:
 def _note_beside(path: str) -> dict[str, Any]:
     """The note of a file that was fetched, or of a stand-in. Empty where ``path`` is an ordinary file."""
     name = os.path.abspath(path)
-    fetched = os.path.dirname(os.path.dirname(name)) == os.path.abspath(cache_dir() / FOLDER)
+    fetched = Path(name).is_relative_to(os.path.abspath(cache_dir() / FOLDER))
     return _noted(Path(name + NOTE)) if fetched else {}
 
 
