@@ -155,7 +155,8 @@ def load_splits(
             f"{data} holds mismatched pairs, by its column 'true_mismatch'; a benchmark starts from clean data"
         )
     splits = [_split(role, given, Path(data), columns) for role, given in (("val", val), ("test", test))]
-    return Splits(train, splits[0][0], splits[1][0], tuple(note for _, note in splits if note))
+    seen = [split.seen_in(train, role) for role, (split, _) in zip(("val", "test"), splits, strict=True) if split]
+    return Splits(train, splits[0][0], splits[1][0], tuple(note for note in [*(n for _, n in splits), *seen] if note))
 
 
 def _split(role: str, given: str | Path | None, data: Path, columns: dict[str, Any]) -> tuple[Pairs | None, str | None]:

@@ -69,6 +69,7 @@ def result_table(result: Mapping[str, Any]) -> str:
     found = list(result["issues"].items())[1:-1]  # without doubtful pairs, and blocks of displaced rows
     others = [f"{'at least ' * (n >= LISTED)}{n:,} {name}" for name, n in found if n]
     best = " at the best epoch" * bool(result.get("epochs"))
+    seen = f"; {result['val_seen']}" if result.get("val_seen") else ""
     rows = {
         "method": result["method"],
         "pairs": f"{result['pairs']:,}  ({result['quarantined']:,} quarantined)",
@@ -79,7 +80,7 @@ def result_table(result: Mapping[str, Any]) -> str:
         "displaced": in_words([block["why"] for block in result["displaced"]]),
         "flagged": f"{result['flagged']:,}  (correspondence below {result['threshold']:.3g})",
         "captions": result["captions"],
-        "validation": None if result["val_rsum"] is None else f"rSum {result['val_rsum']:.1f}{best}",
+        "validation": None if result["val_rsum"] is None else f"rSum {result['val_rsum']:.1f}{best}{seen}",
         "worst": result["worst"],
         "outliers": odd if out else None,
         "issues": f"{'; '.join(others) or 'no others listed'}  (issues.csv; cleanpairs worst)",
@@ -230,6 +231,7 @@ def _fit(
     with CurrentProgress.reported_to(progress):
         scored = _train(run, recipe, estimator, given, progress, resume, info)
         result = _write_results(run, estimator, pairs, scored)
+        result["val_seen"] = None if given.val is None else given.val.seen_in(pairs, "validation")
     ended = {
         "status": "complete",
         "seed": estimator.random_state_,

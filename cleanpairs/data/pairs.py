@@ -231,6 +231,13 @@ class Pairs:
         fits = owner * (int(text.max(initial=0)) + 1) + text  # one number for each (image, text)
         return ~np.isin(owner * (int(text.max(initial=0)) + 1) + text[permutation], fits)
 
+    def seen_in(self, train: "Pairs", role: str) -> str | None:
+        """Return how many usable pairs, ``role`` ones, show an image of ``train``. None if none does."""
+        seen = np.isin(self.pair_image_group, train.pair_image_group)
+        seen[list(self.reasons)] = False
+        n = int(seen.sum())
+        return f"{n:,} of {len(self):,} {role} pairs show an image of the training data" if n else None
+
     def true_mismatch_mask(self) -> np.ndarray:
         """(N,) bool: which pairs are truly mismatched, by the input's column. Raises DataError: it has none."""
         if self.true_mismatch is None:

@@ -346,9 +346,11 @@ def test_validation_pairs_are_read_as_the_data_is(in_process: Command, folder: P
     fitted = [*small, "--method", "infonce", "--set", "require_dependence=false"]
     code, out, err = in_process("fit", train, *fitted, *options, folder.parent / "run")
     assert code == 0 and json.loads(out)["val_rsum"] > 0, err
+    assert json.loads(out)["val_seen"] == "4 of 4 validation pairs show an image of the training data"
     argv = [*small, "--methods", "infonce", "--noise", 1, "--seeds", 1]
     code, out, err = in_process("bench", train, *argv, *options, folder.parent / "bench")
     assert code == 0 and json.loads(out)["rows"][0]["val_rsum"] > 0, err
+    assert "4 of 4 val pairs show an image of the training data" in json.loads(out)["notes"]
 
 
 @pytest.mark.parametrize("drop", [None, "none", "hashtags,mojibake"])
