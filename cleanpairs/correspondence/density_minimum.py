@@ -63,7 +63,8 @@ def find_density_minimum(values: ArrayLike) -> DensityMinimum:
     Returns
     -------
     DensityMinimum
-        Not separated where the minimum is above .7 of the lower mode, or a mode holds less than .5 % of the pairs.
+        Not separated where the minimum is above .7 of the lower mode, or chance alone may make it. Nor where a mode
+        holds less than .5 % of the pairs.
 
     Raises
     ------
@@ -83,8 +84,9 @@ def find_density_minimum(values: ArrayLike) -> DensityMinimum:
     if wide[high_peak] >= 3 * wide[low_peak] and np.mean(x < 0.5) < 0.5 and np.ptp(x) > 1 / bins:
         none = DensityMinimum(0.5, 0.0, False, right=True)
     bottom = low_peak + int(wide[low_peak : high_peak + 1].argmin())
-    level = float(wide[bottom])
-    if level > 0.7 * min(wide[low_peak], wide[high_peak]):
+    level, peak = float(wide[bottom]), float(min(wide[low_peak], wide[high_peak]))
+    spread = np.sqrt((peak + level) / (2 * np.sqrt(np.pi) * 4.0))  # of Poisson's counts, smoothed
+    if level > 0.7 * peak or peak - level < 3 * spread:
         return none
     narrow = _density(x, bins, 1.5)  # finds the crossing
     falls = np.flatnonzero(narrow[low_peak : bottom + 1] <= 2 * level)

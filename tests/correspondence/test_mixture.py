@@ -222,7 +222,8 @@ def test_one_mode_has_no_minimum_and_may_be_known_to_be_right(a: float, b: float
 
 
 def test_equal_or_few_scores_tell_nothing() -> None:
-    for scores in [np.full(1000, v) for v in (0.0, 0.6, 1.0)] + [np.linspace(0, 1, n) for n in (0, 1, 19)]:
+    few = np.repeat([0.05, 0.1, 0.2, 0.3, 0.4, 0.75], [50, 50, 30, 20, 8, 2])  # two pairs are no mode
+    for scores in [np.full(1000, v) for v in (0.0, 0.6, 1.0)] + [few] + [np.linspace(0, 1, n) for n in (0, 1, 19)]:
         found = find_density_minimum(scores)
         assert not found.separated and not found.right
 
