@@ -4,7 +4,8 @@ Right pairs, whose lower tail no simple mixture fits (dev/LOG.md), are assumed t
 minimum between the modes as they are in it. Then
 
     threshold     where the density falls to twice that of the density minimum: a pair there is as likely right as wrong
-    noise rate    what the lower mode holds above the level of the density minimum
+    lower mode    what it holds above the level of the density minimum. Of trained networks that is no noise rate:
+                  on clean clip art it is .19 to .41 with four methods
 """
 
 from dataclasses import dataclass
@@ -17,14 +18,14 @@ from cleanpairs.core.errors import DataError
 
 @dataclass(frozen=True)
 class DensityMinimum:
-    """Threshold and noise rate by the density of a correspondence.
+    """Threshold by the density of a correspondence.
 
     Parameters
     ----------
     threshold : float in (0, 1)
         Between the modes.
-    noise_rate : float in [0, 1]
-        Share of mismatched pairs.
+    lower_mode : float in [0, 1]
+        Share of the pairs in the lower mode.
     separated : bool
         Whether there are two modes. Else the two numbers mean nothing.
     right : bool
@@ -32,7 +33,7 @@ class DensityMinimum:
     """
 
     threshold: float
-    noise_rate: float
+    lower_mode: float
     separated: bool
     right: bool = False
 
@@ -42,14 +43,14 @@ class DensityMinimum:
         Parameters
         ----------
         threshold : float in [0, 1]
-            The fixed one. Below a noise rate of .1 it takes matched pairs for mismatched ones.
+            The fixed one. Where the lower mode holds less than .1 of the pairs, it takes matched pairs for wrong ones.
 
         Returns
         -------
         float
             The threshold to use.
         """
-        return min(threshold, self.threshold) if self.separated and self.noise_rate < 0.1 else threshold
+        return min(threshold, self.threshold) if self.separated and self.lower_mode < 0.1 else threshold
 
 
 def find_density_minimum(values: ArrayLike) -> DensityMinimum:
@@ -91,10 +92,10 @@ def find_density_minimum(values: ArrayLike) -> DensityMinimum:
     narrow = _density(x, bins, 1.5)  # finds the crossing
     falls = np.flatnonzero(narrow[low_peak : bottom + 1] <= 2 * level)
     threshold = (low_peak + (int(falls[0]) if len(falls) else bottom - low_peak) + 0.5) / bins
-    noise_rate = float(np.maximum(wide[: bottom + 1] - level, 0).sum() / len(x))
-    if not 0.005 <= noise_rate <= 0.995:
+    lower_mode = float(np.maximum(wide[: bottom + 1] - level, 0).sum() / len(x))
+    if not 0.005 <= lower_mode <= 0.995:
         return none
-    return DensityMinimum(threshold, noise_rate, True)
+    return DensityMinimum(threshold, lower_mode, True)
 
 
 def _density(x: np.ndarray, bins: int, bandwidth: float) -> np.ndarray:

@@ -573,7 +573,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
 
     def _set_threshold(self, y: np.ndarray) -> None:
         density_minimum = find_density_minimum(y)
-        self.noise_rate_ = density_minimum.noise_rate if density_minimum.separated else float("nan")
+        self.noise_rate_ = float("nan")
         if self.threshold == "auto":
             if not density_minimum.separated and not density_minimum.right:
                 raise RefusedError(

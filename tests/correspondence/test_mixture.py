@@ -197,7 +197,7 @@ def test_the_rate_is_that_of_the_lower_mode(share: float) -> None:
     x = np.concatenate([rng.beta(1, 40, wrong), rng.beta(12, 3, 20_000 - wrong)])
     density_minimum = find_density_minimum(x)
     assert density_minimum.separated
-    assert density_minimum.noise_rate == pytest.approx(share, abs=0.02)
+    assert density_minimum.lower_mode == pytest.approx(share, abs=0.02)
     flagged = x < density_minimum.threshold
     assert flagged[:wrong].mean() > 0.97 and flagged[wrong:].mean() < 0.01
     assert (density_minimum.at_most(0.5) < 0.5) == (share < 0.1)
@@ -217,7 +217,7 @@ def test_what_is_no_correspondence_is_refused() -> None:
 )
 def test_one_mode_has_no_minimum_and_may_be_known_to_be_right(a: float, b: float, right: bool) -> None:
     density_minimum = find_density_minimum(np.random.default_rng(0).beta(a, b, 5000))
-    assert not density_minimum.separated and density_minimum.noise_rate == 0.0
+    assert not density_minimum.separated and density_minimum.lower_mode == 0.0
     assert density_minimum.right == right
 
 
