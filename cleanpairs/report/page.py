@@ -19,7 +19,7 @@ from cleanpairs.correspondence.displacement import in_words
 from cleanpairs.data import Pairs, load_pairs, staged_file, visible
 from cleanpairs.data.formats.remote import without_secrets
 from cleanpairs.repair.actions import REPAIRED, acted
-from cleanpairs.repair.plan import RepairPlan, wrong_in_output
+from cleanpairs.repair.plan import RepairPlan, check_data, wrong_in_output
 from cleanpairs.report.gallery import Cards, compare_scores, donors, duplicates, galleries, precomputed_scores
 from cleanpairs.report.outcome import Outcome, caption_lengths, outcome_of, slice_tables
 from cleanpairs.report.plots import drawn, plot_scores, plot_training, precision_recall, series
@@ -78,6 +78,10 @@ def write_report(
     for what, n in (("scores are", len(outcome)), ("reasons (why) are", len(why or outcome))):
         if n != len(pairs):
             raise DataError(f"the {what} about {n} pairs, and the data holds {len(pairs)}")
+    if hasattr(scores, "_has_scores_of") and not scores._has_scores_of(pairs.source, n):
+        raise DataError("the estimator was fitted to other data: give what it was fitted to, or score_pairs(pairs)")
+    if plan is not None:
+        check_data(plan, len(plan), pairs.source.fingerprint, n)
     cards, given = Cards(pairs, outcome), precomputed_scores(pairs, scores)
     rendered = partial(
         _rendered,

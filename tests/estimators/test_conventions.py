@@ -199,6 +199,10 @@ def test_what_takes_pairs_takes_a_frame(frame: pd.DataFrame, tmp_path: Path) -> 
             why=reasons,
         )
     assert (tmp_path / "r.html").read_bytes() == (tmp_path / "s.html").read_bytes()
+    about: dict[str, Any] = {"title": "Others", "threshold": 0.5, "pairs": frame[::-1]}
+    for parts in ({"scores": fitted}, {"scores": fitted.score_pairs(frame[::-1]), "plan": plan}):
+        with pytest.raises(DataError, match="other data"):
+            write_report(tmp_path / "others.html", **about, **parts)
     with pytest.raises(ConfigError, match="not to DataFrame; load_pairs makes"):
         plan.apply(frame)
     with pytest.raises(DataError, match="as many truths"):
