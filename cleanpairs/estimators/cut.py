@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cleanpairs.core.errors import ConfigError, RefusedError
+from cleanpairs.core.errors import ConfigError, DataError, RefusedError
 from cleanpairs.core.parameters import check_number
 from cleanpairs.core.plain import percent
 from cleanpairs.correspondence.calibration import LEAST, Calibration, Estimate
@@ -44,6 +44,8 @@ def cut_at(
             "run's scores.parquet"
         )
     best = -np.sort(-y)
+    if not 0 <= best[-1] <= best[0] <= 1:
+        raise DataError(f"the correspondence must be in [0, 1], found {best[-1]:.3g} to {best[0]:.3g}")
     if keep is not None:
         check_number("export", "keep", keep, above=0, most=1)
         kept = max(1, round(keep * len(y)))

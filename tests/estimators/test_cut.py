@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from cleanpairs.core.errors import ConfigError, RefusedError
+from cleanpairs.core.errors import ConfigError, DataError, RefusedError
 from cleanpairs.correspondence.calibration import Calibration, calibrate, positions
 from cleanpairs.estimators.cut import Cut, cut_at
 
@@ -62,6 +62,8 @@ def test_a_share_is_kept_by_any_score(scored: tuple[np.ndarray, np.ndarray, Cali
     assert known.kept == 3000 and known.share is not None
     with pytest.raises(ConfigError, match="a loaded model has none; give `correspondence`"):
         cut_at(np.empty(0), None, "crcl", max_wrong=None, keep=0.5)
+    with pytest.raises(DataError, match=r"in \[0, 1\], found 40 to 90"):
+        cut_at(np.array([40, 90]), None, "crcl", max_wrong=None, keep=0.5)
     assert cut_at(np.full(9, 0.7), None, "crcl", max_wrong=None, keep=0.5).kept == 9  # equal ones are all kept
 
 
