@@ -305,6 +305,8 @@ def _as_parquet(data: Any, split: str | None, text: str | None) -> Path:
     names = getattr(getattr(data, "index", None), "names", ())  # of the index of a DataFrame
     if named := [name for name in names if name is not None and name not in data.columns]:
         data = data.reset_index(named)
+    if split is not None and not type(data).__name__.endswith("DatasetDict"):
+        chosen_split(split, (), f"the {type(data).__name__}")
     data = _with_captions(data, text)
     dataset = as_dataset(data, split)
     if dataset is None and hasattr(data, "columns") and hasattr(getattr(data, "dtypes", None), "items"):

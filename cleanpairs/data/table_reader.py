@@ -74,7 +74,7 @@ def chosen_split(split: str | None, splits: Sequence[str], data: str) -> str:
         raise DataError(f"{data} has no splits; leave --split (split) out")
     name = split or (splits[0] if len(splits) == 1 else "train")
     if name not in splits:
-        raise DataError(f"{data} has no split {name!r} (splits: {', '.join(splits)}); name one with --split")
+        raise DataError(f"{data} has no split {name!r} (splits: {', '.join(splits)}); name one with --split (split)")
     return name
 
 
