@@ -108,9 +108,11 @@ class Pairs:
 
         Raises DataError: what is needed is missing, or sizes do not fit together.
         """
-        features = image_vectors if features is None else features
-        if (features is None) == (images is None):
+        if sum(given is not None for given in (image_vectors, features, images)) != 1:
             raise DataError("give either image_vectors (features) or images")
+        features = image_vectors if features is None else features
+        if not isinstance(precomputed_scores, Mapping | None):
+            raise DataError(f"precomputed_scores are name -> scores, not {type(precomputed_scores).__name__}")
         for name, listed in (("captions", captions), ("keys", keys)):
             if isinstance(listed, str):
                 raise DataError(f"{name} are a list, found the text {listed[:40]!r}")
@@ -122,7 +124,7 @@ class Pairs:
         captions = [caption_text(i, caption) for i, caption in enumerate(given)]
         n = len(captions)
         if features is not None:
-            source_images, groups, bad = _of_vectors(as_array("features", features))
+            source_images, groups, bad = _of_vectors(as_array("image_vectors", features))
         else:
             source_images, groups, bad = _of_encoded(list(images))  # type: ignore[arg-type]
         if image_index is None and n != len(source_images):
@@ -304,11 +306,12 @@ def _of_encoded(images: list[bytes | None]) -> tuple[ImageSource, np.ndarray, di
 
 def _of_vectors(array: np.ndarray) -> tuple[ImageSource, np.ndarray, dict[int, str]]:
     """M vectors as images, zero where not finite. Their content hashes (M,). Image -> why it is unusable."""
-    array = array[:, None, :] if array.ndim == 2 else array
-    if array.ndim != 3 or array.dtype.kind != "f":
-        raise DataError(f"features must be floats (M, D) or (M, R, D), found {array.dtype} {array.shape}")
+    if array.ndim not in (2, 3) or array.dtype.kind != "f":
+        found = f"found {array.dtype} {array.shape}"
+        raise DataError(f"image_vectors (features) must be floats (M, D) or (M, R, D), {found}")
     if len(array) and not array.size:
-        raise DataError(f"features hold no numbers: their shape is {array.shape}")
+        raise DataError(f"image_vectors (features) hold no numbers: their shape is {array.shape}")
+    array = array[:, None, :] if array.ndim == 2 else array
     groups = vector_groups(array)
     array, bad = comparable_vectors(array) if len(array) else (array, {})
     return ImageSource(len(array), vectors=array), groups, bad

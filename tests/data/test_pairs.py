@@ -91,6 +91,10 @@ def test_arrays_that_do_not_fit() -> None:
         ({"captions": ["a", 5], "images": images}, "caption 1 is 5"),
         ({"captions": "ab", "images": images}, "captions are a list, found the text 'ab'"),
         ({"keys": "ab", "images": images}, "keys are a list, found the text 'ab'"),
+        ({"images": images, "precomputed_scores": [0.1, 0.2]}, "name -> scores, not list"),
+        ({"image_vectors": np.zeros(2)}, r"image_vectors .* must be floats .* found float64 \(2,\)"),
+        ({"image_vectors": x.astype(int)}, r"image_vectors .* must be floats .* found int64 \(2, 3\)"),
+        ({"image_vectors": x, "features": x}, "either image_vectors"),
     ):  # fmt: skip
         with pytest.raises(DataError, match=said):
             Pairs.from_arrays(**{"captions": ["a", "b"]} | bad)  # type: ignore[arg-type]
