@@ -11,6 +11,7 @@ from operator import ge, gt, le, lt
 from typing import Any
 
 from cleanpairs.core.errors import ConfigError
+from cleanpairs.core.registry import nearest
 
 LARGEST_COUNT = 2**31 - 1  # libraries count no further
 LARGEST_SEED = 2**32 - 1
@@ -55,7 +56,8 @@ def _refuse(owner: str, name: str, allowed: str, value: Any) -> None:
 def refuse_unknown(owner: str, names: Iterable[str], known: Iterable[str]) -> None:
     """Raise ConfigError for a name that is none of the ``known`` settings."""
     for name in set(names).difference(known):
-        raise ConfigError(f"{owner} has no setting {name!r}: it has {', '.join(sorted(known))}")
+        listed = sorted(known)
+        raise ConfigError(f"{owner} has no setting {name!r}{nearest(name, listed)} (known: {', '.join(listed)})")
 
 
 def is_share(value: Any) -> bool:

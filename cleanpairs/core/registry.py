@@ -10,9 +10,10 @@ from cleanpairs.core.errors import ConfigError
 
 
 def nearest(name: str, known: list[str]) -> str:
-    """``"; did you mean 'x'?"`` for the known name nearest to ``name``, or an empty string."""
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.65)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    """``"; did you mean 'x'?"`` for the known name nearest to ``name`` in any case, or an empty string."""
+    folded = {one.casefold(): one for one in known}
+    close = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.65)
+    return f"; did you mean {folded[close[0]]!r}?" if close else ""
 
 
 def load_target(target: str) -> Any:

@@ -111,6 +111,7 @@ def test_a_wrong_column_name_lists_the_columns(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no column 'hedline'; did you mean 'headline'\?.*image.*headline.*site"):
         load_pairs(path, text_column="hedline")
     assert_not_loaded(r"no column 'imag'; did you mean 'image'\?", path, image_column="imag")
+    assert_not_loaded(r"no column 'SITE'; did you mean 'site'\?", path, key_column="SITE")
     assert_not_loaded(r"--column text=.*headline.*site", path)
     assert_not_loaded("'site'", path, text_column="site")
     assert load_pairs(path, text_column="headline").captions == ["a"]

@@ -241,7 +241,7 @@ def test_a_changed_input_and_other_data_are_refused(flat: Pairs, mixed: RepairPl
     for data in other, pq.read_table(tmp_path / "in.parquet"):
         with pytest.raises(DataError, match=r"other data.* A file, and its rows in memory"):
             export_pairs(data, mixed, tmp_path / "out.parquet")
-    with pytest.raises(ConfigError, match=r"export_pairs has no setting 'overwrit': it has .*, overwrite,"):
+    with pytest.raises(ConfigError, match=r"no setting 'overwrit'; did you mean 'overwrite'\? \(known: about, "):
         export_pairs(flat, mixed, tmp_path / "out.parquet", overwrit=True)
     write_flat(tmp_path / "in.parquet", 12, site=[7] * 12)
     with pytest.raises(DataError, match="changed"):
