@@ -757,6 +757,8 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         ------
         ConfigError
             Not exactly one of the two is given, or it is out of range.
+        DataError
+            A correspondence is not in [0, 1].
         RefusedError
             ``max_wrong`` without probabilities, or fewer than 30 pairs are known to be that pure.
         """
@@ -1166,7 +1168,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         model = load_estimator(Path(path), cls, image_encoder=image_encoder, image_transform=image_transform)
         if not isinstance(model, cls):
             raise DataError(
-                f"{path} holds a {type(model).__name__}, not a {cls.__name__}; PairScorer.from_pretrained loads any"
+                f"{path} holds {type(model).__name__}, not {cls.__name__}; PairScorer.from_pretrained loads any"
             )
         return model
 

@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
 from cleanpairs.core.errors import ConfigError, DataError
-from cleanpairs.core.parameters import check_choice
+from cleanpairs.core.parameters import check_choice, check_whole
 from cleanpairs.data import Pairs, visible
 from cleanpairs.data.arrays import as_array, as_truths
 from cleanpairs.data.decoding import RGB, Decoder, workers_for
@@ -99,6 +99,7 @@ def plot_pairs(
     Raises ConfigError: unknown ``which``, or no such pair. DataError: scores of other pairs, or no pair ids.
     """
     y = np.asarray(correspondence, dtype=np.float64).ravel()
+    check_whole("plot_pairs", "count", count, 0)
     if len(y) != len(pairs):
         raise DataError(f"the scores are about {len(y)} pairs, and the data holds {len(pairs)}")
     if isinstance(which, str):

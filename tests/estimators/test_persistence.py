@@ -97,7 +97,7 @@ def test_files_of_two_models(copy: Path) -> None:
 
 
 def test_another_method_is_said(saved: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="holds a InfoNCE, not a CRCL"):
+    with pytest.raises(DataError, match="holds InfoNCE, not CRCL"):
         CRCL.from_pretrained(saved)
     for nothing in (tmp_path / "nowhere", tmp_path):
         with pytest.raises(DataError, match=r"config\.json is missing"):

@@ -89,6 +89,8 @@ def test_pairs_are_drawn_with_caption_and_score() -> None:
         plot_pairs(pairs, y, 0.5, which=[True])
     with pytest.raises(ConfigError, match="one of worst, borderline"):
         plot_pairs(pairs, y, 0.5, which="ugliest")
+    with pytest.raises(ConfigError, match="count of plot_pairs must be a whole number"):
+        plot_pairs(pairs, y, 0.5, count=-1)
     with pytest.raises(ConfigError, match="0 to 5, found 6"):
         plot_pairs(pairs, y, 0.5, which=[6])
     with pytest.raises(DataError, match="about 2 pairs"):
