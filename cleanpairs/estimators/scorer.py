@@ -973,6 +973,11 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         -------
         (k,) list of Explanation
             Trusted neighbours, and words that they do not support.
+
+        Raises
+        ------
+        ConfigError
+            There is no such pair.
         """
         return self.explainer(pairs).explain(pair_ids)
 
@@ -1073,6 +1078,11 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         -------
         (k,) numpy.ndarray of matplotlib.axes.Axes
             See :func:`cleanpairs.report.plot_pairs`.
+
+        Raises
+        ------
+        ConfigError
+            ``which`` or ``count`` is out of its range, or there is no such pair.
         """
         from cleanpairs.report import plot_pairs
 
@@ -1101,6 +1111,11 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         -------
         Path
             The directory.
+
+        Raises
+        ------
+        OutputExistsError
+            The directory exists, and ``overwrite`` is False.
         """
         self._fitted()
         return save_estimator(self, Path(path), overwrite=overwrite)
