@@ -21,7 +21,6 @@ from cleanpairs.correspondence.calibration import (
     Estimate,
     calibrate,
     mismatched_by_density,
-    noise_rate,
     noise_rate_by_tails,
     positions,
 )
@@ -345,11 +344,11 @@ def _rate_and_matched(
         calibration = calibrate(score, whole.null, seed=seed)
         if calibration is None:
             continue
-        rate = noise_rate(calibration, len(score))
-        if rate.low != 0:  # else perhaps no group is wrong
+        rate = calibration.noise_rate(len(score))
+        if rate.low > 0:  # else perhaps no group is wrong
             matched[some] = 1 - calibration.mismatched(positions(score, score))
         ends += some[group].mean() * np.array([rate.value, rate.low, rate.high])
-    return Estimate(*ends.tolist()), matched[group]
+    return Estimate(*ends.tolist()).determined(), matched[group]
 
 
 def _share_alike(vectors: np.ndarray, group: np.ndarray, weight: np.ndarray, seed: int) -> float:

@@ -66,6 +66,10 @@ class Estimate:
         pairs = ((self.value, other.value), (self.low, other.low), (self.high, other.high))
         return Estimate(*(1 - (1 - a) * (1 - b) for a, b in pairs))
 
+    def determined(self, widest: float = 0.3) -> "Estimate":
+        """The same. Undetermined where the interval is wider than ``widest``."""
+        return self if self.high - self.low <= widest else UNDETERMINED
+
 
 UNDETERMINED = Estimate(float("nan"), float("nan"), float("nan"))
 
@@ -598,9 +602,7 @@ def mismatched_by_density(
     return np.asarray(np.interp(at, (edges[1:] + edges[:-1]) / 2, falling))
 
 
-def noise_rate(
-    calibration: Calibration | None, n: int, *, other: float | None = None, widest: float = 0.3, apart: float = 0.1
-) -> Estimate:
+def noise_rate(calibration: Calibration | None, n: int, *, other: float | None = None, apart: float = 0.1) -> Estimate:
     """The noise rate of n pairs.
 
     Parameters
@@ -611,8 +613,6 @@ def noise_rate(
         How many there are.
     other : float, optional
         An estimate of the rate by other scores. The interval grows towards it by half its distance from the rate.
-    widest : float
-        Width of the calibration's interval beyond which the rate is undetermined.
     apart : float
         Distance of ``other`` from the interval beyond which the rate is undetermined.
 
@@ -623,10 +623,10 @@ def noise_rate(
     """
     if calibration is None:
         return UNDETERMINED
-    rate = calibration.noise_rate(n)
+    rate = calibration.noise_rate(n).determined()
     off = 0.0 if other is None else (other - rate.value) / 2  # half the range of two is their mean's standard error
     contradicted = other is not None and not rate.low - apart <= other <= rate.high + apart
-    if contradicted or rate.high - rate.low > widest:
+    if contradicted or np.isnan(rate.value):
         return UNDETERMINED
     return Estimate(rate.value, float(max(rate.low + min(off, 0), 0)), float(min(rate.high + max(off, 0), 1)))
 
