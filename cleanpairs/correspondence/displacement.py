@@ -262,6 +262,16 @@ class _Rows:
         found[~(self.usable & self.usable[partner])] = np.nan
         return found
 
+    def _weights(self) -> Floats:
+        """Weight (n,) of each row's evidence: rows in a run of one image or one caption count once together."""
+        first = np.ones(self.n, bool)
+        for a in range(0, self.n, 1024):
+            rows = np.arange(max(a - 1, 0), min(a + 1024, self.n))
+            for side in (0, 1):
+                first[rows[1:]] &= (abs(np.diff(self._unit(side, rows), axis=0)) > 1e-4).any(axis=1)
+        run = np.cumsum(first) - 1
+        return np.asarray(1 / np.bincount(run)[run])
+
     def _bands(self, size: int = 1024, part: int = 128) -> Iterator[tuple[int, Floats]]:
         """The first row of each block of b rows, and (b, 2 reach + 1) similarities at -reach to reach."""
         reach = self.reach
@@ -291,7 +301,7 @@ class _Rows:
         reach = self.reach
         far = np.maximum(abs(np.arange(-reach, reach + 1)), 1)
         bound = np.log(self.n / false_alarm * np.pi**2 / 3 * far**2)
-        total, lowest, gain = np.zeros((3, 2 * reach + 1))
+        weights, (total, lowest, gain) = self._weights(), np.zeros((3, 2 * reach + 1))
         s = np.einsum("nd,nd->n", *self._vectors) - self._level[:, self._some].sum(axis=0)
         least = np.quantile(s, np.clip(2 * np.mean(s < np.median(self.null)), 0, 1))
         in_place = np.empty(self.n)
@@ -300,7 +310,8 @@ class _Rows:
             E = np.minimum(np.where(missing, 0, self.evidence(S, local=True)), bound / 5)
             in_place[a : a + len(S)] = E[:, reach]
             against = np.where(here >= least, np.maximum(E[:, [reach]], 0), 0)
-            sums = total + np.cumsum(np.where(missing, 0, E - against), axis=0)
+            weight = weights[a : a + len(S), None]
+            sums = total + np.cumsum(np.where(missing, 0, E - against) * weight, axis=0)
             low = np.minimum(np.minimum.accumulate(sums, axis=0), lowest)
             gain = np.maximum(gain, (sums - low).max(axis=0))
             total, lowest = sums[-1], low[-1]
@@ -308,7 +319,7 @@ class _Rows:
         found = {int(k) - reach: gain[k] for k in np.flatnonzero(gain > bound)}
         for k in self._far_distances(in_place, list(found)):
             E = self.evidence(self.at(k))
-            best = _largest_sums(np.where(np.isfinite(E), E - np.maximum(in_place, 0), 0)).max()
+            best = _largest_sums(np.where(np.isfinite(E), E - np.maximum(in_place, 0), 0) * weights).max()
             if best > bound[0]:
                 found[k] = best
         return np.sort(sorted(found, key=lambda k: -found[k])[:most]).astype(np.int64)

@@ -182,6 +182,22 @@ def test_nothing_is_found_where_nothing_is_displaced(seed: int) -> None:
     assert not found.blocks and not found.distance.any()
 
 
+@pytest.mark.parametrize(("several", "noise", "share"), [(5, 0.5, 0.3), (3, 0.8, 0.5), (5, 0.8, 1.0)])
+@pytest.mark.parametrize("side", [1, -1], ids=["images of a title", "captions of an image"])
+@pytest.mark.parametrize("seed", [0, 8])
+def test_rows_of_one_product_count_once(several: int, noise: float, share: float, side: int, seed: int) -> None:
+    """All rows of two products that are far apart fit each other by one chance."""
+    rng, row = np.random.default_rng(seed), np.repeat(np.arange(600 // several), several)
+    images, texts = corpus(600 // several, noise, seed)
+    some = np.flatnonzero(rng.random(len(images)) < share)
+    texts[some] = texts[rng.permutation(some)]
+    views = images[row] + 0.5 * rng.normal(size=(600, 24)).astype(np.float32)
+    assert not find_displaced_rows(*(views, texts[row])[::side]).blocks
+    texts = images + noise * rng.normal(size=images.shape).astype(np.float32)
+    moved = displaced(row, 100, 400, 3)
+    assert find_displaced_rows(*(views, texts[moved])[::side]).blocks
+
+
 @pytest.mark.parametrize(("n", "seed"), [(200, 1), (200, 2), (400, 2), (400, 3)])
 def test_captions_that_are_all_exchanged_among_ten_neighbours_are_not_displaced(n: int, seed: int) -> None:
     """At each short distance a tenth of them fits."""
