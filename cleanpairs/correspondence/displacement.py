@@ -14,7 +14,7 @@ at one of m starts with probability at most m a, which gives the bound below.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -62,8 +62,8 @@ class Displacement:
         Runs of displaced rows, in order.
     """
 
-    distance: Floats
-    probability: Floats
+    distance: Floats = field(repr=False)
+    probability: Floats = field(repr=False)
     blocks: tuple[DisplacedBlock, ...]
 
 
