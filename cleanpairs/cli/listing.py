@@ -105,7 +105,6 @@ def inspect(data: str, rows: int, decode: str, filters: bool, limit: int | None,
     `cleanpairs fit --help` lists the formats of DATA.
     """
     from cleanpairs.data import load_pairs
-    from cleanpairs.data.formats.folder import annotation_files
     from cleanpairs.data.inspection import inspect_pairs
     from cleanpairs.data.readers import fitting
     from cleanpairs.estimators.frozen import displaced_in_vectors
@@ -114,8 +113,6 @@ def inspect(data: str, rows: int, decode: str, filters: bool, limit: int | None,
     facts = inspect_pairs(pairs, rows=rows, decode=decode, filters="all" if filters else None)
     others = [name for name in fitting(data) if name != facts["reader"] and (name != "parquet" or Path(data).is_dir())]
     facts["other_readers"] = others
-    beside = annotation_files(Path(data)) if facts["reader"] == "parquet" and Path(data).is_dir() else []
-    facts["not_read"] = [path.name for path in beside]
     facts["displaced"] = displaced_in_vectors(pairs)
     width = max(shutil.get_terminal_size((100, 24)).columns, 60)
     print_result(facts, "\n".join(_lines(facts, decode, width)))
@@ -174,8 +171,6 @@ def _files(summary: dict[str, Any], width: int) -> Iterator[str]:
         yield cut(f"             {safe(path)}", "", width)
     if len(summary["files"]) > 3:
         yield f"             ... and {len(summary['files']) - 3:,} more"
-    if summary["not_read"]:
-        yield cut(f"not read     {safe(', '.join(summary['not_read']))}", "", width)
     if summary["image_root"] is not None:
         yield cut(f"images in    {safe(summary['image_root'])}", "", width)
     for name, value in summary["options"].items():

@@ -3,6 +3,7 @@
 import codecs
 import os
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -57,6 +58,9 @@ def sniff(data: str) -> str:
             what = f"report {quote(data)}` shows it" if done else f"fit --resume --out {quote(data)}` resumes it"
             raise DataError(f"{data} is a run: `cleanpairs {what}; to fit, name the data it was made of")
         for kind in fitting(data):
+            beside = annotation_files(Path(data)) if kind == "parquet" and Path(data).is_dir() else []
+            if beside:
+                warnings.warn(f"{data}: {', '.join(p.name for p in beside)} not read beside Parquet", stacklevel=2)
             return kind
         exists = Path(data).exists()
     if not exists:
