@@ -294,27 +294,50 @@ def neighbour_agreement(
     rate = noise_rate_by_tails(observed, null)
     matched, planted_matched = (1 - mismatched_by_density(observed, null, rate, at) for at in (observed, of_planted))
     known = NeighbourAgreement(observed, null, rate, matched, of_planted[:m], planted_matched[:m], of_planted[m:])
-    for side in (0, 1):
-        known = _with_groups(pairs, known, side, seed)
+    for side, numbers in enumerate(_groups(pairs.image_group, pairs.text_group)):
+        known = _with_groups(pairs, known, side, numbers, seed)
     return known
 
 
-def _with_groups(pairs: VectorPairs, found: NeighbourAgreement, side: int, seed: int) -> NeighbourAgreement:
+def _groups(image_group: np.ndarray, text_group: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The number (N,) of each pair's image, and of its caption, where pairs are judged as a whole.
+
+    Images that share two captions are of one product. Its pairs are judged once, as those of one image.
+    """
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import connected_components
+
+    image, text = (np.unique(x, return_inverse=True)[1] for x in (image_group, text_group))
+    both = csr_array((np.ones(len(image), np.int32), (image, text)))
+    both.data[:] = 1  # a pair may stand in several rows
+    few = both[:, np.flatnonzero(both.sum(axis=0) <= 64)]  # a caption of many images makes no product
+    product = connected_components(few @ few.T >= 2, directed=False)[1]
+    images = np.bincount(product)[product[image]]
+    return product[image], np.where(images > 1, text.max(initial=0) + 1 + np.arange(len(text)), text)
+
+
+def _with_groups(
+    pairs: VectorPairs, found: NeighbourAgreement, side: int, numbers: np.ndarray, seed: int
+) -> NeighbourAgreement:
     """With what is known of the images (side 0) or captions (1), each with the mean of what it is paired with.
+
+    ``numbers`` (N,): equal ones are judged as a whole, with the mean of their images or captions.
 
     As it was, where few pairs share theirs, or where the partners of one are no more alike than random ones.
     """
     from scipy.sparse import csr_array
     from sklearn.preprocessing import normalize
 
-    sides, numbers = [pairs.images, pairs.texts], (pairs.image_group, pairs.text_group)[side]
+    sides, given = [pairs.images, pairs.texts], (pairs.image_group, pairs.text_group)[side]
     _, first, group, members = np.unique(numbers, return_index=True, return_inverse=True, return_counts=True)
     weight, own, several = (found.matched + 1e-3).astype(np.float32), np.arange(len(first)), members > 1
     enough = several[group].mean() >= NUMBERS.grouped and several.sum() >= NUMBERS.least_pairs
     if not enough or _share_alike(sides[1 - side], group, weight, seed) < NUMBERS.alike:
         return found
-    mean = normalize(csr_array((weight, (group, np.arange(len(group))))) @ sides[1 - side])
-    sides[side], sides[1 - side] = sides[side][first], mean
+    means = csr_array((weight, (group, np.arange(len(group)))))
+    sides[1 - side] = normalize(means @ sides[1 - side])
+    one = np.array_equal(given, given[first][group])  # image or caption in each group
+    sides[side] = sides[side][first] if one else normalize(means @ sides[side])
     whole = neighbour_agreement(VectorPairs(sides[0], sides[1], own, own), seed=seed)
     rate, matched = _rate_and_matched(whole, several, group, seed)
     rate = rate if found.group_noise_rate is None else rate.joined(found.group_noise_rate)

@@ -214,6 +214,19 @@ def test_the_rate_of_few_images_with_all_captions_wrong_is_within_its_interval(s
         assert found.group_noise_rate.low <= 0.4 <= found.group_noise_rate.high
 
 
+@pytest.mark.parametrize("rate", [0.0, 0.3])
+def test_products_are_judged_once_by_all_their_images_and_captions(rate: float) -> None:
+    """Each of three images stands with each of three captions, and all captions of a product are another's."""
+    rng, n = np.random.default_rng(0), 200
+    images, texts, wrong = corpus(n, rate)
+    product, i, j = (x.ravel() for x in np.indices((n, 3, 3)))
+    views, words = (unit(np.repeat(x, 3, axis=0) + 0.1 * rng.normal(size=(3 * n, x.shape[1]))) for x in (images, texts))
+    image, text = 3 * product + i, 3 * product + j
+    found = neighbour_agreement(VectorPairs(views[image], words[text], image, text))
+    assert abs(found.noise_rate - wrong.mean()) < 0.06
+    assert ((found.matched < 0.5) != wrong[product]).mean() < 0.1
+
+
 @pytest.mark.parametrize("alike", [True, False])
 def test_groups_are_judged_as_a_whole_where_partners_are_alike(alike: bool) -> None:
     """Copies of one caption for random images make no group."""
