@@ -174,8 +174,8 @@ def score(paths: tuple[str, ...], out: str, **options: Any) -> None:
     matched, by random pairs of the same images and captions.
 
     The threshold of the fit is used for fewer than 80 new pairs, for clip-score, and if the fit was given a threshold.
-    It is also used for pairs that score no higher than random ones. With vectors of one space it is used if the fit
-    found mismatched pairs. The probabilities of such pairs assume the noise rate of the fit.
+    It is also used for pairs that score no higher than random ones. Probabilities of vectors of one space assume the
+    noise rate of the fit.
 
     Parquet with a column of image vectors is scored in partitions, in bounded memory, by --workers processes. If it is
     interrupted, the same command resumes. Finished parts are in OUT.parts until all are there. Filters are not applied.

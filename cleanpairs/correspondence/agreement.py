@@ -321,9 +321,8 @@ def _with_groups(
 ) -> NeighbourAgreement:
     """With what is known of the images (side 0) or captions (1), each with the mean of what it is paired with.
 
-    ``numbers`` (N,): equal ones are judged as a whole, with the mean of their images or captions.
-
-    As it was, where few pairs share theirs, or where the partners of one are no more alike than random ones.
+    Pairs of equal ``numbers`` (N,) are judged as a whole. ``found`` stays as it was where few numbers are equal, or
+    where the partners of one are no more alike than random ones.
     """
     from scipy.sparse import csr_array
     from sklearn.preprocessing import normalize
@@ -336,8 +335,8 @@ def _with_groups(
         return found
     means = csr_array((weight, (group, np.arange(len(group)))))
     sides[1 - side] = normalize(means @ sides[1 - side])
-    one = np.array_equal(given, given[first][group])  # image or caption in each group
-    sides[side] = sides[side][first] if one else normalize(means @ sides[side])
+    single = np.array_equal(given, given[first][group])  # each group has one image, or one caption
+    sides[side] = sides[side][first] if single else normalize(means @ sides[side])
     whole = neighbour_agreement(VectorPairs(sides[0], sides[1], own, own), seed=seed)
     rate, matched = _rate_and_matched(whole, several, group, seed)
     rate = rate if found.group_noise_rate is None else rate.joined(found.group_noise_rate)
