@@ -209,7 +209,7 @@ def score(paths: tuple[str, ...], out: str, **options: Any) -> None:
         text += f"\nwhy pairs are quarantined: cleanpairs inspect {quote(data)}"
     if result.noise_rate is not None:
         rate = "undetermined" if math.isnan(result.noise_rate.value) else result.noise_rate
-        text += f"\nthreshold: by random pairs of this data, which the model has not seen; share mismatched: {rate}"
+        text += f"\nthreshold: by random pairs of this data; share mismatched: {rate}"
     print_result(result, text)
 
 

@@ -402,6 +402,8 @@ def corrupt(
         noise = noise_of(pairs, load_noise_file(noise_file, len(pairs), pairs.image_index))
     elif rate is not None:
         noise = inject_noise(pairs, rate, per=per, seed=seed, kind=kind)
+        if rate and not noise.mismatched.any():
+            raise ConfigError(f"noise {rate:g} of the kind {kind} mismatches none of the {len(pairs)} pairs of {data}")
     else:
         raise ConfigError("corrupt needs a rate or a noise file")
     corrupted = apply_noise(pairs, noise)

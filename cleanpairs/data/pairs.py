@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from cleanpairs.core.errors import DataError
-from cleanpairs.core.plain import plain_text
+from cleanpairs.core.plain import plain_text, plural
 from cleanpairs.data.arrays import as_array
 from cleanpairs.data.images import ImageSource, comparable_vectors, encoded_list, vector_groups
 from cleanpairs.data.source import Source
@@ -55,7 +55,8 @@ class Pairs:
 
     def __repr__(self) -> str:
         bad = f", {len(self.reasons):,} quarantined" if self.reasons else ""
-        return f"Pairs({len(self):,} pairs of {len(self.images):,} images ({self.images.kind}){bad})"
+        of = f"{plural(len(self), 'pair')} of {plural(len(self.images), 'image')}"
+        return f"Pairs({of} ({self.images.kind}){bad})"
 
     @property
     def shape(self) -> tuple[int]:

@@ -117,6 +117,7 @@ def test_corrupt_in_other_ways(command: Command, data: Path, given: str, kind: s
         (["--noise", "0.4", "--kind", "shift", "--per", "image"], "leave per out"),
         (["--noise", "0.4", "--kind", "within:nowhere"], "no such column"),
         (["--kind", "shift"], "either --noise or --noise-file"),
+        (["--noise", "0.4", "--kind", "shift:40"], "shift:40 mismatches none of the 32 pairs"),
     ],
 )
 def test_corrupt_refuses(command: Command, data: Path, argv: list[str], words: str) -> None:
