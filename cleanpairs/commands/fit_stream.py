@@ -52,7 +52,7 @@ class StreamedFit:
         pairs = load_some(source, rows)
         if not _in_one_space(pairs):
             return None
-        estimator._sample_of = n
+        estimator._is_sample = len(rows) < n
         return cls(source, rows, pairs)
 
     @one_thread()

@@ -10,7 +10,7 @@ All this is computed of some thousand pairs. Of more pairs a sample is taken, an
 one, as it scores pairs of other data (:class:`SimilarityModel`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,7 +20,7 @@ from cleanpairs.correspondence.agreement import Centred, NeighbourAgreement, pro
 from cleanpairs.correspondence.calibration import Calibration, ScoreProbability, calibrate, doubted, positions
 from cleanpairs.ops.mapped import release
 from cleanpairs.ops.matching import places, unit_rows
-from cleanpairs.ops.normalised_similarity import TAU, Background, VectorPairs, cosines
+from cleanpairs.ops.normalised_similarity import Background, VectorPairs, cosines
 from cleanpairs.ops.search import top_k
 
 LEAST_PAIRS = 80  # of fewer nothing is known
@@ -277,7 +277,7 @@ def _in_spread(c: np.ndarray, covariance: np.ndarray) -> np.ndarray:
     return np.asarray(c / np.sqrt(np.maximum(np.einsum("ij,ij->i", c @ covariance, c), 1e-20))[:, None])
 
 
-def similarity_agreement(pairs: VectorPairs, *, seed: int = 0, sample_of: int = 0) -> SimilarityAgreement | None:
+def similarity_agreement(pairs: VectorPairs, *, seed: int = 0, sample: bool = False) -> SimilarityAgreement | None:
     """Agreement of pairs of vectors that may lie in one space. See the module's head.
 
     Parameters
@@ -286,8 +286,8 @@ def similarity_agreement(pairs: VectorPairs, *, seed: int = 0, sample_of: int = 
         N pairs. Vectors have any length.
     seed : int
         Seed of folds, null pairs and samples.
-    sample_of : int
-        How many pairs these are a sample of, if any.
+    sample : bool
+        Whether these are a sample of more pairs.
 
     Returns
     -------
@@ -295,13 +295,12 @@ def similarity_agreement(pairs: VectorPairs, *, seed: int = 0, sample_of: int = 
         None where they lie in no common space, or are too few.
     """
     n = len(pairs)
-    whole = max(n, sample_of)
     if pairs.images.shape != pairs.texts.shape or n < LEAST_PAIRS:
         return None
     if n <= NUMBERS.exact:
-        return _agreement(unit_pairs(pairs), seed, present=n / whole)
+        return _agreement(unit_pairs(pairs), seed, sample)
     rows = np.sort(np.random.default_rng(seed).permutation(n)[: NUMBERS.exact])
-    found = _agreement(unit_pairs(pairs.take(rows)), seed, present=len(rows) / whole)
+    found = _agreement(unit_pairs(pairs.take(rows)), seed, sample=True)
     if found is None:
         return None
     observed, at_once, others = np.empty(n), 4096, np.setdiff1d(np.arange(n), rows)
@@ -320,43 +319,45 @@ def unit_pairs(pairs: VectorPairs) -> VectorPairs:
 
 
 @one_thread()
-def _agreement(pairs: VectorPairs, seed: int, present: float = 1.0) -> SimilarityAgreement | None:
+def _agreement(pairs: VectorPairs, seed: int, sample: bool = False) -> SimilarityAgreement | None:
     """Of N pairs of unit vectors, which are compared with each other.
 
-    ``present``: the share of all pairs that these are. As many mismatched pairs have their right partners among them,
-    and so have as many null pairs.
+    A null pair is scored without the right partners of its image and its caption. Mismatched pairs whose right partners
+    are in no other pair score above those whose partners are there, so the null errs towards the former.
+    ``sample``: of more pairs. Each of these is scored as the rest will be, as if it were added to the others alone.
     """
     fold, null = _folds_and_null(pairs, seed)
     background, rows = Background.of(pairs), np.arange(len(pairs))
     judged = (np.stack([rows, rows]), null, _near_pairs(pairs))
-    alone = _alone(pairs, background, judged, present, seed)
-    scores = alone if present < 1 else [_within(pairs, background, *each) for each in judged]
-    if null.shape[1] < LEAST_PAIRS or not one_space(scores[0], scores[1]):
+    alone = [_alone(pairs, background, *each) for each in judged]
+    scores = alone if sample else [_within(pairs, background, *each) for each in judged]
+    related = one_space(*(pairs.scores_and_null(pairs, null, kind=None) if sample else scores[:2]))
+    first = calibrate(scores[0], scores[1], draws=0)
+    if null.shape[1] < LEAST_PAIRS or not related or first is None:
         return None
-    calibration = calibrate(scores[0], scores[1], draws=0)
-    assert calibration is not None
-    matched = 1 - calibration.mismatched(positions(scores[0], scores[0]))
+    matched = 1 - first.mismatched(positions(scores[0], scores[0]))
     maps, predicted = _predicted(pairs, matched, fold, list(judged))
     scales = np.stack([_scale(each[1]) for each in (alone, predicted)])
     (mean, spread), (mean_of_map, spread_of_map) = _scale(scores[1]), scales[1]
     scores, predicted = [(s - mean) / spread for s in scores], [(p - mean_of_map) / spread_of_map for p in predicted]
     joined = [[s + c * p for s, p in zip(scores, predicted, strict=True)] for c in NUMBERS.weights]
     best = _first_within_two_standard_errors(
-        [matched * (_above(o, c) + NUMBERS.near_share * _above(o, near)) for o, c, near in joined]
+        [matched * (_above(o, c) + NUMBERS.near_share * _above(o, like)) for o, c, like in joined]
     )
     observed, null_scores, near_scores = joined[best]
-    weight = weights_by_twins(pairs.image_group, pairs.text_group, null[1], matched)
-    calibration = calibrate(observed, null_scores, weight=weight, by_score=True, seed=seed)
-    assert calibration is not None
-    rate = calibration.rate
-    apart = _corrected(area(observed, null_scores), rate)
-    found = None
-    if rate < NUMBERS.few_random and apart >= NUMBERS.apart:
-        found = _near(observed, near_scores, null_scores, rate, seed)
-    calibration = found or calibration
+    correction, weight = NUMBERS.weights[best], weights_by_twins(pairs.image_group, pairs.text_group, null[1], matched)
+    added, added_null = ((alone[k] - scales[0, 0]) / scales[0, 1] + correction * predicted[k] for k in (0, 1))
+    calibration = calibrate(added, added_null, weight=weight, by_score=True, seed=seed)
+    random = calibrate(observed, null_scores, weight=weight, by_score=True, draws=0)
+    assert calibration is not None and random is not None
+    apart, near = _corrected(area(observed, null_scores), random.rate), None
+    if random.rate < NUMBERS.few_random and apart >= NUMBERS.apart:
+        near = _near(observed, near_scores, null_scores, random.rate, seed)
+    if near is not None and near.rate <= calibration.noise_rate(len(pairs)).high:
+        near = None  # those of images that are not in the data
+    calibration = near or calibration
     judge = doubted(calibration, len(pairs)) or calibration
-    correction, matched = NUMBERS.weights[best], 1 - judge.mismatched(positions(observed, observed))
-    added_alone = (alone[0] - scales[0, 0]) / scales[0, 1] + correction * predicted[0]
+    matched = 1 - judge.mismatched(positions(observed, observed))
     model = SimilarityModel(
         background,
         maps,
@@ -364,7 +365,7 @@ def _agreement(pairs: VectorPairs, seed: int, present: float = 1.0) -> Similarit
         np.stack([Centred(side).covariance for side in (pairs.images, pairs.texts)]),
         scales,
         correction,
-        ScoreProbability.by(judge, added_alone),
+        ScoreProbability.by(judge, added),
         matched,
     )
     return SimilarityAgreement(
@@ -375,8 +376,8 @@ def _agreement(pairs: VectorPairs, seed: int, present: float = 1.0) -> Similarit
         calibration=calibration,
         model=model,
         separation=apart if calibration.rate < NUMBERS.few_wrong else calibration.separation,
-        near=found is not None,
-        similar=near_scores if found is None else near_scores[:0],
+        near=near is not None,
+        similar=near_scores if near is None else near_scores[:0],
     )
 
 
@@ -392,26 +393,17 @@ def _folds_and_null(pairs: VectorPairs, seed: int) -> tuple[np.ndarray, np.ndarr
 
 
 def _within(pairs: VectorPairs, background: Background, image: np.ndarray, text: np.ndarray) -> np.ndarray:
-    """Similarity of images and captions in the rows (k,) of a background."""
+    """Similarity (k,) of images and captions in rows (k,) of a background."""
     shared = background.within[0, image] + background.within[1, text]
     return np.asarray(cosines(pairs.images[image], pairs.texts[text]) - shared / 2)
 
 
-def _alone(
-    pairs: VectorPairs, background: Background, judged: Sequence[np.ndarray], present: float, seed: int
-) -> list[np.ndarray]:
-    """Similarity of rows (2, k) of images and captions, each pair as if it were added to the background alone."""
-    sums, rng = background.others, np.random.default_rng(seed)
-    own = cosines(pairs.images, pairs.texts).astype(np.float64) / TAU
-    with_own = np.logaddexp(sums, [[own, own + background.potentials[1]], [own, own + background.potentials[0]]])
-    out = []
-    for image, text in judged:
-        cosine = cosines(pairs.images[image], pairs.texts[text])
-        partner = rng.random(len(image)) < (image != text) * present
-        each = zip(with_own, sums, (image, text), strict=True)
-        both = np.stack([np.where(partner, known[:, at], others[:, at]) for known, others, at in each])
-        out.append(np.asarray(cosine - background.added(cosine, both).mean(axis=0)))
-    return out
+def _alone(pairs: VectorPairs, background: Background, image: np.ndarray, text: np.ndarray) -> np.ndarray:
+    """As :func:`_within`, each pair as if it were added alone to the background without its image and its caption."""
+    cosine, sums = cosines(pairs.images[image], pairs.texts[text]), background.others
+    return np.asarray(
+        cosine - background.added(cosine, np.stack([sums[0, :, image].T, sums[1, :, text].T])).mean(axis=0)
+    )
 
 
 def _scale(scores: np.ndarray) -> np.ndarray:

@@ -427,7 +427,8 @@ class FrozenScorer(PairScorer):
         """Correspondence (N,) float32 of the pairs of a fit. Some of these are the background of later ones."""
         null = np.stack(null_pairs(pairs.image_group, pairs.text_group, self.random_state_))
         observed, of_null = self.compare(pairs, pairs, null)
-        self._fit_probability = ScoreProbability.of(observed, of_null) if one_space(observed, of_null) else None
+        related = one_space(*pairs.scores_and_null(pairs, null, kind=None))
+        self._fit_probability = ScoreProbability.of(observed, of_null) if related else None
         self._probability = self._fit_probability
         order, most = np.random.default_rng(self.random_state_).permutation(len(pairs)), self._background_pairs
         if len(pairs) <= most or self._pointwise or self._fit_probability is None:

@@ -137,8 +137,10 @@ def null_threshold(y: np.ndarray, pairs: VectorPairs, seed: int = 0) -> tuple[fl
     if len(y) < LEAST_PAIRS:
         return None
     pairs = unit_pairs(pairs)
-    observed, null = pairs.scores_and_null(pairs, np.stack(null_pairs(pairs.image_group, pairs.text_group, seed)))
-    calibration = calibrate(observed, null, by_score=True, draws=30) if one_space(observed, null) else None
+    rows = np.stack(null_pairs(pairs.image_group, pairs.text_group, seed))
+    observed, null = pairs.scores_and_null(pairs, rows)
+    related = one_space(*pairs.scores_and_null(pairs, rows, kind=None))
+    calibration = calibrate(observed, null, by_score=True, draws=30) if related else None
     if calibration is None:
         return None
     estimate = calibration.noise_rate(len(y))

@@ -387,7 +387,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         """The filters that ``drop`` names. They need all rows at once, so that none streams."""
         return chosen_filters(f"none,{self.drop}")
 
-    _sample_of = 0  # how many pairs there are, where those of ``fit`` are a sample of them
+    _is_sample = False  # whether the pairs of ``fit`` are a sample
 
     def _judge_all(self, correspondence: np.ndarray) -> None:
         """Take over the correspondence (N,) of all pairs of which those of ``fit`` were a sample."""

@@ -263,7 +263,7 @@ class Auto(PairCleaner):
         label_epochs = min(self.label_epochs, self.epochs)
         share = self.planted if label_epochs > 1 else 0.0
         similar, seed = self.mismatches == "similar", self.random_state_
-        known = Untrained.of(data, share, similar=similar, train=self.retrieval, seed=seed, sample_of=self._sample_of)
+        known = Untrained.of(data, share, similar=similar, train=self.retrieval, seed=seed, sample=self._is_sample)
         return AutoTraining(
             known, train=self.retrieval, networks=self.networks, tau=self.tau, label_epochs=label_epochs,
             repair_weight=self.repair_weight, seed=seed,

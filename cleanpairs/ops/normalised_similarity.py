@@ -71,30 +71,32 @@ class VectorPairs:
     def shared(self, pairs: "VectorPairs", *, kind: str = "softmax", tau: float = TAU) -> np.ndarray:
         """The similarity that image and caption of n ``pairs``, maybe of these, share with all, (2, n) float64."""
         paired = cosines(pairs.images, pairs.texts)
-        sides = zip(("images", "captions"), self._sides(pairs), strict=True)
-        return np.stack([self._shared(name, side, paired, kind, tau) for name, side in sides])
+        return np.stack([_joined(others, paired, kind, tau) for others in self._others(pairs, kind, tau)])
 
     def scores_and_null(
         self, pairs: "VectorPairs", null: np.ndarray, *, kind: str | None = "softmax", tau: float = TAU
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Similarity (n,) float64 of n ``pairs``, and (K,) of random pairs.
+        """Similarity (n,) float64 of n ``pairs``, and (K,) of random pairs, without the right partners of these.
 
         ``null`` (2, K): rows of the random pairs' images and captions. ``kind``: as of :meth:`shared`. None: cosines.
         """
-        image, text = null
-        observed = cosines(pairs.images, pairs.texts).astype(np.float64)
-        null_scores = cosines(pairs.images[image], pairs.texts[text]).astype(np.float64)
-        if kind is not None:
-            shared = self.shared(pairs, kind=kind, tau=tau)
-            observed -= shared.mean(axis=0)
-            null_scores -= (shared[0, image] + shared[1, text]) / 2
-        return observed, null_scores
+        others, out = [] if kind is None else self._others(pairs, kind, tau), []
+        for rows in (np.tile(np.arange(len(pairs)), (2, 1)), null):
+            cosine = cosines(pairs.images[rows[0]], pairs.texts[rows[1]])
+            shared = [_joined(side[at], cosine, str(kind), tau) for side, at in zip(others, rows, strict=False)]
+            out.append(cosine - (np.mean(shared, axis=0) if shared else 0))
+        return out[0], out[1]
 
-    def _shared(self, name: str, side: _Side, paired: np.ndarray, kind: str, tau: float) -> np.ndarray:
-        """The similarity that each query shares with all references, (n,) float64. ``name``: what the queries are."""
+    def _others(self, pairs: "VectorPairs", kind: str, tau: float) -> list[np.ndarray]:
+        """What images and captions of n ``pairs`` share with others: (n, 1) log sums, or the largest (n, 10)."""
+        sides = zip(("images", "captions"), self._sides(pairs), strict=True)
+        return [self._shared(name, side, kind, tau) for name, side in sides]
+
+    def _shared(self, name: str, side: _Side, kind: str, tau: float) -> np.ndarray:
+        """As :meth:`_others`, of one side. ``name``: what the queries are."""
         queries, references, query_group, reference_group = side
         n, m = len(queries), len(references)
-        out = np.empty(n)
+        out = np.full((n, 1 if kind == "softmax" else NEIGHBOURS), -np.inf)
         search = prepare(queries, references, 256) if m > EXACT_UP_TO else None
         sample = 1024  # pairs that represent those that are not among the nearest
         at = np.arange(m) if search is None else np.sort(np.random.default_rng(0).choice(m, sample, replace=False))
@@ -111,15 +113,13 @@ class VectorPairs:
                 S += np.float32(tau * np.log(m / sample) if kind == "softmax" else -np.inf)
                 scores[(nearest < 0) | (reference_group[nearest] == query_group[block, None])] = -np.inf
                 S = np.concatenate([scores, S], axis=1)
-            S = np.concatenate([S, paired[block, None]], axis=1)
             if kind == "csls":
-                best = np.partition(S, -min(NEIGHBOURS, S.shape[1]), axis=1)[:, -NEIGHBOURS:]
-                finite = np.isfinite(best)
-                out[block] = np.where(finite, best, 0).sum(axis=1) / finite.sum(axis=1)
+                few = min(NEIGHBOURS, S.shape[1])
+                out[block, :few] = np.partition(S, -few, axis=1)[:, -few:] if few else 0
             else:
-                top = S.max(axis=1, keepdims=True)
+                top = np.maximum(S.max(axis=1, keepdims=True, initial=-np.inf), np.float32(-1))  # without others: far
                 sums = np.exp((S - top) / np.float32(tau)).sum(axis=1, dtype=np.float64)
-                out[block] = top[:, 0] + tau * np.log(sums)
+                out[block, 0] = top[:, 0] / tau + np.log(np.maximum(sums, 1e-30))
             release(queries)
             if n > RIVALS:  # not of a batch
                 CurrentProgress.advance(f"comparing {name}", name, block.stop, n)
@@ -130,6 +130,15 @@ class VectorPairs:
             (pairs.images, self.texts, pairs.text_group, self.text_group),
             (pairs.texts, self.images, pairs.image_group, self.image_group),
         ]
+
+
+def _joined(others: np.ndarray, paired: np.ndarray, kind: str, tau: float) -> np.ndarray:
+    """The similarity (n,) float64 that queries share with ``others``, as of ``VectorPairs._others``, and one more."""
+    if kind == "softmax":
+        return np.asarray(tau * np.logaddexp(others[:, 0], paired.astype(np.float64) / tau))
+    best = np.sort(np.concatenate([others, paired[:, None]], axis=1), axis=1)[:, -NEIGHBOURS:]
+    finite = np.isfinite(best)
+    return np.asarray(np.where(finite, best, 0).sum(axis=1) / finite.sum(axis=1))
 
 
 def balanced(pairs: VectorPairs, *, tau: float = TAU, steps: int = 20) -> np.ndarray:

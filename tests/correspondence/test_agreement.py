@@ -10,7 +10,7 @@ from scipy.stats import kstest, rankdata
 from sklearn.linear_model import Ridge
 from sklearn.metrics import roc_auc_score
 
-from cleanpairs import Auto, Pairs
+from cleanpairs import Auto, ClipScore, Pairs
 from cleanpairs.correspondence import agreement, similarity
 from cleanpairs.correspondence.agreement import NUMBERS, NeighbourAgreement, neighbour_agreement, normalised_agreement
 from cleanpairs.correspondence.calibration import noise_rate_by_tails
@@ -315,6 +315,24 @@ def test_rate_and_probabilities_without_a_training(wrong: float) -> None:
         return
     assert roc_auc_score(~truth, found.observed) > 0.98
     assert 2 * (flagged & truth).sum() / (flagged.sum() + truth.sum()) > 0.9
+
+
+@pytest.mark.parametrize(("n", "wrong"), [(200, 0.1), (400, 0.4), (800, 0.1)])
+def test_captions_of_images_that_are_not_in_the_data_are_counted(n: int, wrong: float) -> None:
+    """A wrong pair whose right partners are elsewhere scores above random pairs, whose partners are in the data."""
+    images, texts, at, _ = cone(2 * n, 0.0, spread=0.5)
+    at[: round(wrong * n)] += n
+    pairs = VectorPairs(images[:n], texts[at[:n]], np.arange(n), at[:n])
+    found = similarity_agreement(pairs)
+    model = ClipScore(text_encoder="features").fit(
+        Pairs.from_arrays(image_vectors=pairs.images, text_vectors=pairs.texts)
+    )
+    assert found is not None
+    for matched, rate in ((found.matched, found.noise_rate), (model.correspondence_, model.noise_rate_)):
+        flagged, truth = matched < 0.5, at[:n] >= n
+        assert abs(rate - wrong) < 0.03 and 2 * (flagged & truth).sum() > 0.9 * (flagged.sum() + truth.sum())
+    estimate = found.calibration.noise_rate(n)
+    assert estimate.low < wrong < estimate.high and found.bound(estimate) > wrong
 
 
 def test_copies_of_a_few_captions_are_counted() -> None:
