@@ -58,9 +58,10 @@ def sniff(data: str) -> str:
             what = f"report {quote(data)}` shows it" if done else f"fit --resume --out {quote(data)}` resumes it"
             raise DataError(f"{data} is a run: `cleanpairs {what}; to fit, name the data it was made of")
         for kind in fitting(data):
-            beside = annotation_files(Path(data)) if kind == "parquet" and Path(data).is_dir() else []
+            named = {"parquet": "Parquet", "webdataset": "tars"}.get(kind)
+            beside = annotation_files(Path(data)) if named and Path(data).is_dir() else []
             if beside:
-                warnings.warn(f"{data}: {', '.join(p.name for p in beside)} not read beside Parquet", stacklevel=2)
+                warnings.warn(f"{data}: {', '.join(p.name for p in beside)} not read beside {named}", stacklevel=2)
             return kind
         exists = Path(data).exists()
     if not exists:

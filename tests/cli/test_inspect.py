@@ -119,13 +119,16 @@ def test_vectors_only(command: Command, tmp_path: Path) -> None:
     assert "none: there are no encoded images to decode" in out and "(vectors 1 x 4 float16)" in out
 
 
-def test_files_beside_parquet_are_named_as_not_read(tmp_path: Path) -> None:
-    table = pa.table({"caption": ["a dog"], "features": [[1.0, 2.0]]})
-    pq.write_table(table, tmp_path / "a.parquet")
+@pytest.mark.parametrize("kind", ["Parquet", "tars"])
+def test_files_beside_parquet_or_tars_are_named_as_not_read(tmp_path: Path, kind: str) -> None:
+    if kind == "Parquet":
+        pq.write_table(pa.table({"caption": ["a dog"], "features": [[1.0, 2.0]]}), tmp_path / "a.parquet")
+    else:
+        write_tar(tmp_path / "a.tar", [("0.png", picture(0)), ("0.txt", b"a dog")])
     load_pairs(tmp_path)
     for name in ("b.csv", "c.jsonl"):
         (tmp_path / name).write_text("")
-    with pytest.warns(UserWarning, match=r"b\.csv, c\.jsonl not read beside Parquet"):
+    with pytest.warns(UserWarning, match=rf"b\.csv, c\.jsonl not read beside {kind}"):
         load_pairs(tmp_path)
 
 
