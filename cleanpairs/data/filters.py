@@ -147,12 +147,11 @@ def _repeated(pairs: Pairs, share: float) -> np.ndarray:
 
     Product titles repeat smoothly: many of them occur several times. Boilerplate is few captions that stand out.
     """
-    if not pairs.has_captions:
-        return np.empty(0, np.int64)
     groups = pairs.pair_image_group
     texts, images = np.unique(np.unique([pairs.text_group, groups], axis=1)[0], return_counts=True)
     many = texts[images >= max(share * len(np.unique(groups)), 6 * np.quantile(images, 0.95, method="lower"))]
-    return np.flatnonzero(np.isin(pairs.text_group, many) & np.array([bool(c) for c in pairs.captions], bool))
+    found = np.isin(pairs.text_group, many)
+    return np.flatnonzero(found & np.array([bool(c) for c in pairs.captions], bool) if pairs.has_captions else found)
 
 
 def other_scripts(captions: Sequence[str], least: float = MAIN_SCRIPT) -> Iterator[tuple[int, float, str]]:

@@ -210,6 +210,9 @@ def test_boilerplate_stands_out_and_titles_repeat(copies: list[int], times: dict
     captions += [caption for caption, many in times.items() for _ in range(many)]
     pairs = Pairs.from_arrays(captions, image_vectors=np.arange(2.0 * len(captions)).reshape(-1, 2))
     assert len(filtered(pairs)["repeated_caption"]) == found
+    same = np.unique(captions, return_inverse=True)[1] + 1.0  # vectors alone show it, too
+    pairs = Pairs.from_arrays(image_vectors=np.arange(2.0 * len(captions)).reshape(-1, 2), text_vectors=same[:, None])
+    assert len(filter_reasons(pairs, "")) == found
 
 
 def test_names_and_settings() -> None:
