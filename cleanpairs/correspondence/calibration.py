@@ -662,10 +662,10 @@ def rate_in_words(result: Mapping[str, Any]) -> str:
         return f"{answered} of the pairs are mismatched{within}."
     if better is not None and better < 0.4:
         text = (
-            f"Captions of this corpus say little about their images: {percent(better, 0)} of the pairs that do not "
-            "look mismatched fit better than 19 of 20 random ones."
+            "Many pairs are mismatched, or captions of this corpus say little about their images. "
+            f"Only {percent(better, 0)} of the pairs that do not look mismatched fit better than 19 of 20 random ones."
         )
-        return f"{text} How many of the others are mismatched is unknown."
+        return f"{text} How many are mismatched is unknown."
     if rate is None:
         most = "" if bound is None else f" They are at most {percent(bound)}."
         return f"The scores do not show how many pairs are mismatched.{most}"

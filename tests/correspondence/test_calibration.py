@@ -140,6 +140,7 @@ def test_more_labels_narrow_the_interval() -> None:
             {"noise_rate": 0.2, "noise_rate_interval": [0.1, 0.3], "noise_rate_bound": 0.3, "counts_similar": True},
             "At most 30.0 % of the pairs are mismatched. About 20.0 % of the pairs fit no better than captions of",
         ),
+        ({"noise_rate": 0.7, "better_than_random": 0.2}, "Many pairs are mismatched, or captions of this corpus say"),
         ({"noise_rate": 0.1, "better_than_random": 0.2}, "20 % of the pairs that do not look mismatched fit better"),
         ({"noise_rate": 0.2, "noise_rate_interval": [0.1, 0.3], "answers": 40, "better_than_random": 0}, "By 40"),
     ],
