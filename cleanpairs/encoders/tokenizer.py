@@ -1,6 +1,6 @@
 """Captions as numbers: the vocabulary, and a corpus of captions as one flat table.
 
-Text is NFKC-normalised and casefolded first. What a token is then depends on the kind of the tokenizer:
+HTML entities are decoded, and text is NFKC-normalised and casefolded. The kind of the tokenizer says what a token is:
 
 - ``words``: a run of letters and digits with their marks, or one character of a script that puts no spaces between
   words (Han, Kana, Thai, Lao, Khmer, Myanmar).
@@ -12,6 +12,7 @@ Symbols are tokens, an emoji with its modifiers one. Punctuation, quotes and inv
 reaches over white space.
 """
 
+import html
 import json
 import re
 import unicodedata
@@ -79,7 +80,7 @@ _TOKENS = _patterns()
 
 
 def _normal(text: str) -> str:
-    return unicodedata.normalize("NFKC", text).casefold()
+    return unicodedata.normalize("NFKC", html.unescape(text)).casefold()
 
 
 def words(text: str) -> list[str]:

@@ -28,6 +28,7 @@ from cleanpairs.encoders.tokenizer import PackedTokens, Tokenizer, TokenTable, p
         ("แมว\u200bนก", ["แ", "ม", "ว", "น", "ก"]),  # a zero-width space parts words and is none
         ("👩\u200d🚀 👍🏽 ❤️", ["👩\u200d🚀", "👍🏽", "❤️"]),  # an emoji with all that belongs to it
         ("မြန်မာ", ["မြ", "န်", "မာ"]),
+        ("&quot;Salt&nbsp;&amp; pepper&#8217;s&quot;", ["salt", "&", "pepper", "s"]),  # of a web page
         (" .,;:!? ", []),
     ],
 )
