@@ -194,7 +194,7 @@ def verdict(
     kept, repaired = (int((outcome.kind == kind).sum()) for kind in ("kept", "repaired"))
     if not len(outcome):
         return None
-    rate, of_kept, output = [UNDETERMINED] * 3  # of all pairs, of the kept ones, and of those and the repaired ones
+    rate, of_kept, output = [UNDETERMINED] * 3  # of the scored, of the kept, and of the kept and repaired pairs
     if result.get("noise_rate") is not None:
         rate = Estimate(result["noise_rate"], *(result.get("noise_rate_interval") or (np.nan, np.nan)))
     if calibration is not None and kept:
@@ -214,7 +214,7 @@ def verdict(
     if repaired:
         sentence += f" {repaired:,} {'pairs are' if repaired > 1 else 'pair is'} repaired."
         sentence += f" About {_estimate_text(output)} of all these pairs {counted}." * bool(np.isfinite(output.value))
-    stages = ("input", "kept", "kept and repaired")[: 3 if repaired else 2]
+    stages = ("scored", "kept", "kept and repaired")[: 3 if repaired else 2]
     if truth is not None and truth[outcome.scored].any():
         own = np.array_equal(truth, pairs.true_mismatch) if pairs.true_mismatch is not None else False
         shares = wrong_in_output(pairs, plan.table.sort_by("pair_id")) if plan is not None and own else None

@@ -97,5 +97,5 @@ def test_the_truth_of_repairs_is_that_of_their_donors() -> None:
 
     given = np.arange(N) % 2 == 0  # another truth is not mixed with that of the data
     said = told(y, made, pairs, {}, found, given)
-    assert said["input"] == percent(given.mean()) and said["kept"] == percent(given[y >= 0.5].mean())
+    assert said["scored"] == percent(given.mean()) and said["kept"] == percent(given[y >= 0.5].mean())
     assert said["kept and repaired"] == "undetermined"
