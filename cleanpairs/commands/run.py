@@ -30,6 +30,7 @@ from cleanpairs.core.parameters import is_share
 from cleanpairs.core.regular import read_json, read_lines, reading, sha256_of, writing
 from cleanpairs.data import ParquetSink, Source, load_source, open_recorded, staged_file
 from cleanpairs.data.atomic import write_whole
+from cleanpairs.data.formats.remote import without_secrets
 from cleanpairs.data.guard import holds, refuse_foreign, refuse_labels
 from cleanpairs.data.locks import lock_of
 from cleanpairs.data.parquet_io import read_table
@@ -455,7 +456,8 @@ class Run:
                 "rematch or score"
             ) from error
         if not self.is_fitted_on(source):
-            raise DataError(f"{given['data']} has changed since the run {self.path.name} was fitted on it; fit again")
+            shown = without_secrets(given["data"])
+            raise DataError(f"{shown} has changed since the run {self.path.name} was fitted on it; fit again")
         return source
 
 
@@ -490,7 +492,8 @@ def refuse_precious(folder: Path) -> None:
 
 def default_run_path(method: str, data: str | Path) -> Path:
     """Return ``runs/<date>-<method>-<data name>``, with a number behind it if that is taken."""
-    name = Path(str(data).rstrip("/*")).stem.partition("{")[0].rstrip("_-*") or "data"  # of a pattern what is fixed
+    fixed = Path(without_secrets(str(data)).rstrip("/*")).stem.partition("{")[0]  # of a pattern
+    name = fixed.rstrip("_-*") or "data"
     base = Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{method}-{name}"
     path, k = base, 2
     while path.exists() or lock_of(path).exists():  # another fit of this second may be about to make it

@@ -239,6 +239,7 @@ def test_default_path_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
     assert default_run_path("crcl", "data.parquet").name == "20260131-120000-crcl-data-2"
     assert default_run_path("crcl", "shards/*.parquet").parent == Path("runs")
     assert default_run_path("crcl", "dir/").name.endswith("crcl-dir")
+    assert default_run_path("crcl", "https://a.org/b.parquet?X-Sig=1.2").name.endswith("crcl-b")
     with pytest.raises(ConfigError, match="--out"):
         default_run_path("crcl", "a\x07b.parquet")
 

@@ -244,6 +244,7 @@ def test_a_public_server_is_read_but_not_its_redirect_inside(server: str, monkey
         ("/nothing.parquet", "HTTP Error 404"),
         ("/to/file:///etc/passwd.parquet", "cannot be fetched"),
         ("/short.parquet", "cut short|cannot be fetched"),
+        ("/nothing.parquet?X-Sig=1", r"/nothing\.parquet cannot be fetched"),
     ):
         assert_not_loaded(words, public + path, allow_urls=True)
 

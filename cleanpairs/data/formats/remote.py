@@ -60,38 +60,38 @@ def fetch(data: str, allow_urls: bool) -> str:
     """
     if not is_url(data):
         return data
-    scheme = data.split("://", 1)[0].lower()
+    scheme, shown = data.split("://", 1)[0].lower(), without_secrets(data)
     if scheme == "file":
-        raise ConfigError(f"{data} is on this machine: give its path")
+        raise ConfigError(f"{shown} is on this machine: give its path")
     if scheme == "hf":
         allow_urls = hub_allowed.get()  # as for a whole dataset, whose name allows it
         data = data if re.match(rf"{HUB}(datasets|buckets)/", data) else data.replace(HUB, f"{HUB}datasets/", 1)
     protocols = ("http", "https", "hf", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "memory")
     if scheme not in protocols or (scheme not in ("http", "https") and "::" in data):
         raise ConfigError(
-            f"{data} has a protocol that is not known, or one behind another: URLs begin with one of "
+            f"{shown} has a protocol that is not known, or one behind another: URLs begin with one of "
             f"{', '.join(name + '://' for name in protocols)}"
         )
     if not allow_urls:
         if scheme == "hf":
-            raise ConfigError(f"{data} is on the hub, which is not asked for what a file names: name it yourself")
-        raise ConfigError(f"{data} is a URL, and nothing is fetched unless you allow it: add --allow-urls (allow_urls)")
+            raise ConfigError(f"{shown} is on the hub, which is not asked for what a file names: name it yourself")
+        raise ConfigError(f"{shown} is a URL, and nothing is fetched unless allowed: add --allow-urls (allow_urls)")
     wanted: set[Path] = set()
-    with reading(data, "fetched", ValueError):  # a URL that is none
+    with reading(shown, "fetched", ValueError):  # a URL that is none
         files_of = _http if scheme in ("http", "https") else _others
         remotes = [remote for url in expand_braces(data) for remote in files_of(url)]
         if not remotes:
-            raise MissingInputError(f"no such input: {data} names no file")
+            raise MissingInputError(f"no such input: {shown} names no file")
         folder = cache_folder(f"{FOLDER}/{hashlib.sha256(data.encode()).hexdigest()[:32]}")
         for remote in remotes:
             name = Path(unquote(urlsplit(remote.url).path)).name
             if not name or name.startswith("."):
-                raise DataError(f"{remote.url} does not end in the name of a file")
+                raise DataError(f"{without_secrets(remote.url)} does not end in the name of a file")
             if len(name.encode()) > 200:  # a file system takes 255 bytes, with a suffix of ours
                 name = hashlib.sha256(name.encode()).hexdigest() + Path(name).suffix[:20]
             target = folder / remote.below / name
             if target in wanted:
-                raise DataError(f"{data} names two files {name!r}")
+                raise DataError(f"{shown} names two files {name!r}")
             wanted.add(target)
             target.parent.mkdir(exist_ok=True)
             _update(target, remote)
@@ -115,7 +115,7 @@ def _update(target: Path, remote: _Remote) -> None:
 
 def _fetched(remote: _Remote) -> Iterator[bytes]:
     """The contents of a file. Raises DataError where it cannot be fetched, and not where a piece cannot be written."""
-    with reading(remote.url, "fetched", Exception):
+    with reading(without_secrets(remote.url), "fetched", Exception):
         yield from remote.pieces()
 
 
