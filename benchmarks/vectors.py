@@ -7,7 +7,8 @@ DIR holds NAME_image.npy and NAME_text.npy (n, d). Where it has a CSV named like
 
 kinds: plain; noisy (noise added to the vectors of both sides); hubbed (images near to all captions, each to another
 degree); rotated (the captions turned: no common space); mixed (half of it turned). noise: a share of captions that
-rotate, or "near" (three tenths exchanged with one of the five nearest). Printed: 1 - AUROC of each, the best possible
+rotate, "near" (three tenths exchanged with one of the five nearest), or "outside:0.2" (a half of the set, a share of
+whose captions is of the other half). Printed: 1 - AUROC of each, the best possible
 F1 of negCLIPLoss, F1 at the own threshold, the error of the estimated rate, what is flagged, and the bound that counts
 captions of similar pairs (``auto``), less the true rate: below zero it does not hold.
 """
@@ -78,6 +79,10 @@ def corrupted(t: np.ndarray, noise: str, rng: np.random.Generator) -> np.ndarray
     """(n,) whose caption each pair shows."""
     n = len(t)
     at = np.arange(n)
+    if noise.startswith("outside:"):
+        at, half = at[: n // 2], n // 2
+        at[rng.permutation(half)[: round(float(noise[8:]) * half)]] += half
+        return at
     if noise != "near":
         moved = rng.permutation(n)[: round(float(noise) * n)]
         at[moved] = np.roll(moved, 1)
@@ -177,6 +182,7 @@ def main() -> None:
                 some = rng.permutation(len(x0))[: args.size]
                 x, t = varied(x0[some], t0[some], kind, rng)
                 at = corrupted(t, noise, rng)
+                x = x[: len(at)]
                 row = judged(x, t[at], at, args.epochs)
                 if not columns:
                     columns = list(row)

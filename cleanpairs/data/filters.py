@@ -147,6 +147,8 @@ def _repeated(pairs: Pairs, share: float) -> np.ndarray:
 
     Product titles repeat smoothly: many of them occur several times. Boilerplate is few captions that stand out.
     """
+    if not len(pairs):
+        return np.empty(0, np.int64)
     groups = pairs.pair_image_group
     texts, images = np.unique(np.unique([pairs.text_group, groups], axis=1)[0], return_counts=True)
     many = texts[images >= max(share * len(np.unique(groups)), 6 * np.quantile(images, 0.95, method="lower"))]

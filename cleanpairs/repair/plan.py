@@ -105,12 +105,14 @@ class PlanSummary(ActionCounts):
             sure, left = self.mean_confidence or 0.0, self.repaired - self.judged
             digits = int(not 0.005 <= sure < 0.995)  # neither 0 nor 100 % where it is not
             expected = f"{percent(sure, digits)} of"
+            right = "expected to be right"
+            right += " (if most right captions are in the data)" * (self.displaced < self.judged)
             if not self.judged:
                 lines.append("how many of the repairs are right is undetermined")
             elif left:
-                lines.append(f"{expected} {self.judged:,} repairs are expected to be right, {left:,} are undetermined")
+                lines.append(f"{expected} {self.judged:,} repairs are {right}, {left:,} are undetermined")
             else:
-                lines.append(f"{expected} the repairs are expected to be right")
+                lines.append(f"{expected} the repairs are {right}")
         elif why := why_none_is_repaired(self.reasons, listed=True):
             lines.append(why)
         return "\n".join(lines)
