@@ -76,7 +76,8 @@ def result_table(result: Mapping[str, Any]) -> str:
         "pairs": f"{result['pairs']:,}  ({result['quarantined']:,} quarantined)",
         "quarantined": _quarantined_text(result["set_aside"]),
         "not quarantined": "; ".join(
-            f"{n:,} x {FILTERS[name].reason} (--drop {name})" for name, n in result["doubtful"].items()
+            f"{n:,} x {FILTERS[name].reason.format(FILTERS[name].setting)} (--drop {name})"
+            for name, n in result["doubtful"].items()
         ),
         "displaced": in_words([block["why"] for block in result["displaced"]]),
         "flagged": f"{result['flagged']:,}  (correspondence below {result['threshold']:.3g})",
@@ -355,7 +356,7 @@ def _result(estimator: PairScorer, keys: Any, issues: pa.Table) -> dict[str, Any
     - ``captions``: what they became
     - ``issues``: in ``issues.csv``, by kind
     - ``set_aside``: by kinds of reasons
-    - ``doubtful``: other pairs that each unused filter of captions would find
+    - ``doubtful``: other pairs that each unused filter would find
     """
     y = estimator.correspondence_
     scores, interval = y[np.isfinite(y)], list(estimator.noise_rate_interval_)
@@ -388,6 +389,8 @@ def _result(estimator: PairScorer, keys: Any, issues: pa.Table) -> dict[str, Any
 
 
 def _doubtful(pairs: Pairs, estimator: PairScorer) -> dict[str, int]:
-    unasked = [name for name in ("hashtags", "mojibake") if name not in chosen_filters(estimator.drop)]
-    found = {name: set(FILTERS[name].find(pairs, 0.0).tolist()) - estimator.quarantined_.keys() for name in unasked}
-    return {name: len(rows) for name, rows in found.items() if rows}
+    used, counts = chosen_filters(estimator.drop), dict[str, int]()
+    for name in {"hashtags", "mojibake", "repeated_image"} - used.keys():
+        rows = FILTERS[name].find(pairs, FILTERS[name].setting or 0.0)
+        counts[name] = len(set(rows.tolist()) - estimator.quarantined_.keys())
+    return {name: count for name, count in sorted(counts.items()) if count}

@@ -142,18 +142,20 @@ def _is_mojibake(caption: str, _: float) -> bool:
     return bool(is_bad(caption))
 
 
-def _repeated(pairs: Pairs, share: float) -> np.ndarray:
-    """Pairs whose caption is that of a ``share`` of all images, and of six times as many as for 19 of 20 captions.
+def _repeated_caption(pairs: Pairs, share: float) -> np.ndarray:
+    found = _repeated(pairs.text_group, pairs.pair_image_group, share)
+    return np.flatnonzero(found & np.array([bool(c) for c in pairs.captions], bool) if pairs.has_captions else found)
+
+
+def _repeated(group: np.ndarray, partner: np.ndarray, share: float) -> np.ndarray:
+    """Which pairs (N,) bool are of a ``group`` (N,) with a ``share`` of all partners (N,), and with six times as many
+    as 19 of 20 groups have.
 
     Product titles repeat smoothly: many of them occur several times. Boilerplate is few captions that stand out.
     """
-    if not len(pairs):
-        return np.empty(0, np.int64)
-    groups = pairs.pair_image_group
-    texts, images = np.unique(np.unique([pairs.text_group, groups], axis=1)[0], return_counts=True)
-    many = texts[images >= max(share * len(np.unique(groups)), 6 * np.quantile(images, 0.95, method="lower"))]
-    found = np.isin(pairs.text_group, many)
-    return np.flatnonzero(found & np.array([bool(c) for c in pairs.captions], bool) if pairs.has_captions else found)
+    groups, many = np.unique(np.unique([group, partner], axis=1)[0], return_counts=True)
+    least = max(share * len(np.unique(partner)), 6 * np.quantile(many, 0.95, method="lower")) if len(many) else 0
+    return np.isin(group, groups[many >= least])
 
 
 def other_scripts(captions: Sequence[str], least: float = MAIN_SCRIPT) -> Iterator[tuple[int, float, str]]:
@@ -194,5 +196,7 @@ FILTERS = {
         _by_caption(_is_mojibake)),
     "language": Filter("the caption is in another script than at least {:g} of all captions", MAIN_SCRIPT, False,
         lambda pairs, least: np.array([i for i, *_ in other_scripts(pairs.captions, least)], np.int64)),
-    "repeated_caption": Filter("the share of images with this caption is {:g} or more", 0.005, True, _repeated),
+    "repeated_caption": Filter("the share of images with this caption is {:g} or more", 0.005, True, _repeated_caption),
+    "repeated_image": Filter("the share of captions of this image is {:g} or more", 0.005, False,
+        lambda pairs, share: np.flatnonzero(_repeated(pairs.pair_image_group, pairs.text_group, share))),
 }  # fmt: skip

@@ -213,6 +213,8 @@ def test_boilerplate_stands_out_and_titles_repeat(copies: list[int], times: dict
     same = np.unique(captions, return_inverse=True)[1] + 1.0  # vectors alone show it, too
     pairs = Pairs.from_arrays(image_vectors=np.arange(2.0 * len(captions)).reshape(-1, 2), text_vectors=same[:, None])
     assert len(filter_reasons(pairs, "")) == found
+    pairs = Pairs.from_arrays([f"title {i}" for i in range(len(same))], image_vectors=same[:, None])
+    assert len(filtered(pairs)["repeated_image"]) == found and not filter_reasons(pairs, "")
 
 
 def test_names_and_settings() -> None:
