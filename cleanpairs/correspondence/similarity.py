@@ -348,7 +348,7 @@ def _agreement(pairs: VectorPairs, seed: int, sample: bool = False) -> Similarit
     correction, weight = NUMBERS.weights[best], weights_by_twins(pairs.image_group, pairs.text_group, null[1], matched)
     added, added_null = ((alone[k] - scales[0, 0]) / scales[0, 1] + correction * predicted[k] for k in (0, 1))
     calibration = calibrate(added, added_null, weight=weight, by_score=True, seed=seed)
-    random = calibrate(observed, null_scores, weight=weight, by_score=True, draws=0)
+    random = calibration if sample else calibrate(observed, null_scores, weight=weight, by_score=True, draws=0)
     assert calibration is not None and random is not None
     apart, near = _corrected(area(observed, null_scores), random.rate), None
     if random.rate < NUMBERS.few_random and apart >= NUMBERS.apart:
