@@ -291,6 +291,31 @@ class Calibration:
         moved = [draw.shifted(expit(logit(draw.rate) + by)).theta for draw in draws]
         return replace(self.shifted(rate), draws=np.reshape(moved, self.draws.shape))
 
+    def of_part(self, matched: np.ndarray) -> tuple["Calibration", float]:
+        """The calibration of a part of the pairs, which holds another share of mismatched ones.
+
+        Parameters
+        ----------
+        matched : (k,) float
+            P(matched) of the part.
+
+        Returns
+        -------
+        Calibration, float
+            It differs by a factor of the odds, by EM: Saerens et al. (Neural Computation 2002). That of ``theta``
+            comes second.
+        """
+        share = np.histogram(self.quantile(1 - np.asarray(matched, dtype=np.float64)), BINS, (0, 1))[0] / len(matched)
+        g = self.mismatched(_MIDDLE, np.vstack([self.theta, self.draws]))  # (1 + B, 1000)
+        before = g.mean(axis=1)
+        odds = np.ones_like(before)
+        for _ in range(100):
+            p = g * odds[:, None] / (1 - g + g * odds[:, None])
+            rate = np.maximum(p @ share, 1e-6)
+            odds = rate / (1 - rate) * (1 - before) / before
+        by = np.outer(np.log(odds), [1, 0, 0])
+        return replace(self, theta=self.theta + by[0], draws=self.draws + by[1:]), float(odds[0])
+
     def to_dict(self) -> dict[str, Any]:
         """The fields as lists of numbers, by name."""
         return {name: value.tolist() for name, value in vars(self).items() if value is not None}

@@ -399,10 +399,16 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         """Return the moves of the pairs of ``fit``, as of :func:`cleanpairs.repair.displaced.moves_and_misplaced`.
 
         Pairs that show another image's caption are mismatched from now on, and their share is the least noise rate. Its
-        interval does not begin below the expected share of those whose own caption is found.
+        interval does not begin below the expected share of those whose own caption is found. The probabilities of the
+        others follow from the share of mismatched pairs among them alone.
         """
         moves, away = moves_and_misplaced(row, image_group, text_group, found, self.quarantined_, self.correspondence_)
-        self.correspondence_ = self.correspondence_ * ~away
+        y = self.correspondence_
+        left = np.isfinite(y) & ~away
+        if self.calibration_ is not None and away.any() and left.any():
+            self.calibration_, odds = self.calibration_.of_part(y[left])
+            y = y / (y + (1 - y) * odds)
+        self.correspondence_ = y * ~away
         if self.threshold is None and not self.threshold_ and away.any():  # no other pair was worse than another
             self.threshold_ = float(np.min(self.correspondence_, where=self.correspondence_ > 0, initial=0.5))
         usable, (low, high) = np.isfinite(self.correspondence_), self.noise_rate_interval_

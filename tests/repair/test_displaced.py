@@ -31,13 +31,15 @@ from cleanpairs.verification.verifying import verify_path
 from tests.helpers import unit, vector_column, write_table
 
 
-def write(path: Path, n: int = 400, first: int = 100, last: int = 300, distance: int = 2) -> np.ndarray:
+def write(
+    path: Path, n: int = 400, first: int = 100, last: int = 300, distance: int = 2, spread: float = 0.7
+) -> np.ndarray:
     """Vectors of both sides; captions of rows ``first`` to ``last - 1`` stand ``distance`` rows on. Their owners."""
     rng = np.random.default_rng(0)
     owner = np.arange(n)
     owner[first:last] = np.roll(owner[first:last], distance)
     images = rng.normal(size=(n, 16)).astype(np.float32)
-    texts = (images + 0.7 * rng.normal(size=(n, 16)).astype(np.float32))[owner]
+    texts = (images + spread * rng.normal(size=(n, 16)).astype(np.float32))[owner]
     columns = {"key": [f"k{i}" for i in range(n)], "caption": [f"text {i}" for i in owner]}
     write_table(path, columns | {"image_features": vector_column(images), "text_features": vector_column(texts)})
     return owner
@@ -142,6 +144,18 @@ def test_displaced_rows_are_the_least_noise_rate(tmp_path: Path) -> None:
     assert len(moves) > 190 and abs(model.noise_rate_ - 0.5) < 0.01 and model.noise_rate_bound_ == model.noise_rate_
     low, high = model.noise_rate_interval_
     assert 0.45 < low < model.noise_rate_ == high
+
+
+def test_pairs_in_place_are_judged_by_their_own_share_of_mismatched_ones(tmp_path: Path) -> None:
+    owner = write(tmp_path / "data.parquet", n=600, first=100, last=500, distance=1, spread=1.2)
+    given = {"train": str(tmp_path / "data.parquet"), "device": "cpu", "seed": 0}
+    result = fit_run(Recipe.resolve(None, overrides=[], options=given), out=tmp_path / "run", latest=False)
+    run, wrong = Run.open(tmp_path / "run"), owner != np.arange(600)
+    y, calibration = run.scores().correspondence, run.calibration()
+    kept = y >= result["threshold"]
+    assert calibration is not None and abs((~kept).sum() - wrong.sum()) <= 2
+    share = calibration.shares(y[kept], [int(kept.sum())])[0]
+    assert share.low <= wrong[kept].mean() <= share.high < 0.1
 
 
 @pytest.mark.parametrize(
