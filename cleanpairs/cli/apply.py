@@ -378,6 +378,8 @@ def export(ctx: click.Context, run: str | None, out: str, **options: Any) -> Non
         with CurrentProgress.reported_to(Progress()):
             summary = export_run(opened, out, settings, **written)
     print_result({name: getattr(summary, name) for name in ("pairs", *COUNTED, "rows")}, summary)
+    if not summary.rows:
+        echo("warning: no pair is kept; forty answers to `cleanpairs review --calibrate` help", err=True)
 
 
 @click.command(cls=PathsCommand)

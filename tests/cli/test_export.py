@@ -255,6 +255,13 @@ def test_an_export_without_repairs_says_why(
     assert told in out if told else "nothing is repaired" not in out
 
 
+def test_an_export_of_nothing_warns_and_names_the_next_step(export: Callable[..., Result]) -> None:
+    plan = RepairPlan.load("plan.parquet")
+    plan_of(load_pairs("in.parquet"), ["drop"] * 5, settings=plan.settings).save("plan.parquet", overwrite=True)
+    done = export("--out", "out.parquet")
+    assert done.exit_code == 0 and "warning: no pair is kept" in done.stderr and "review --calibrate" in done.stderr
+
+
 def test_every_format(export: Callable[..., Result]) -> None:
     done = export("--repaired", "out.parquet", "--format", "xml")
     assert done.exit_code == 2 and "webdataset" in done.output and not Path("out.parquet").exists()
