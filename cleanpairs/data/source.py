@@ -5,6 +5,7 @@ import json
 import os
 import tempfile
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -79,13 +80,19 @@ def fingerprint_of(source: Source) -> str:
 
 
 def cache_dir() -> Path:
-    """``$CLEANPAIRS_CACHE``, else ``$XDG_CACHE_HOME/cleanpairs``, else ``~/.cache/cleanpairs``. It need not exist."""
+    """``$CLEANPAIRS_CACHE``, else ``$XDG_CACHE_HOME/cleanpairs``, else ``~/.cache/cleanpairs``. It need not exist.
+
+    That of this process alone where there is no HOME, or it cannot be written.
+    """
     if folder := os.environ.get("CLEANPAIRS_CACHE"):
         return Path(folder)
     if folder := os.environ.get("XDG_CACHE_HOME"):
         return Path(folder) / "cleanpairs"
     with suppress(RuntimeError):  # a user without HOME, unknown to the system
-        return Path.home() / ".cache" / "cleanpairs"
+        home = Path.home() / ".cache" / "cleanpairs"
+        there = next(folder for folder in (home, *home.parents) if os.path.exists(folder))
+        if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
+            return home
     return Path(_temporary_folder().name)
 
 
@@ -100,6 +107,8 @@ def cache_folder(name: str) -> Path:
 @cache
 def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
     """A folder of this process: one of a fixed name in /tmp may belong to another user."""
+    what = "~/.cache cannot be written, so nothing is kept for later commands: CLEANPAIRS_CACHE names another folder"
+    warnings.warn(what, stacklevel=3)
     return tempfile.TemporaryDirectory(prefix="cleanpairs-cache-", ignore_cleanup_errors=True)
 
 

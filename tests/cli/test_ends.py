@@ -20,8 +20,9 @@ import cleanpairs.cli
 import cleanpairs.cli.listing
 from cleanpairs.cli.terminal import guard_std_streams, safe
 from cleanpairs.core.errors import OutputError
+from cleanpairs.data.source import _temporary_folder
 from tests.conftest import Command, assert_refused, code_of
-from tests.helpers import calls_of, research
+from tests.helpers import calls_of, picture, research, write_table
 
 EVIL = "a\x1b]0;owned\x07\x1b[31mred\x9b2J\u202egnp\u2066\r\nError"
 OBEYED = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -150,9 +151,15 @@ def test_without_a_home(command: Command, tmp_path: Path, monkeypatch: pytest.Mo
 
     for variable in ("CLEANPAIRS_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setattr(Path, "home", nobody)
-    pq.write_table(table(), tmp_path / "a.parquet")
-    assert command("inspect", "a.parquet")[0] == 0
+    pictures = {"image": [picture(k) for k in range(8)], "caption": [f"text {k}" for k in range(8)]}
+    write_table(tmp_path / "a.parquet", pictures)
+    for at in (nobody, lambda: tmp_path / "a.parquet"):  # no folder can be made in a file
+        monkeypatch.setattr(Path, "home", at)
+        with pytest.warns(UserWarning, match="CLEANPAIRS_CACHE names another") as told:
+            assert command("inspect", "a.parquet", "--filters").code == 0
+        assert len(told) == 1
+        _temporary_folder().cleanup()
+        _temporary_folder.cache_clear()
 
 
 @pytest.mark.parametrize(
