@@ -195,10 +195,10 @@ class Run:
 
     @classmethod
     def check_resumable(cls, path: str | Path) -> None:
-        """Raise :class:`ConfigError` where there is no run at ``path`` to resume."""
+        """Raise :class:`DataError` where there is no run at ``path`` to resume."""
         run = cls(Path(path))
         if not (run.path / "run.json").exists() and not run._aside.exists() and not run.bare():
-            raise ConfigError(
+            raise DataError(
                 f"--resume (resume=True): there is no run to resume at {path}: {run.path / 'run.json'} is missing; "
                 "name the directory of a run that was begun, or leave --resume out to begin one"
             )

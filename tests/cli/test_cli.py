@@ -345,7 +345,7 @@ def test_resume_without_a_run_is_refused_and_without_a_checkpoint_says_so(comman
     """It had fitted from scratch, and said nothing."""
     resume = ("fit", data, "--resume", "--out", "run", *SMALL)
     done = command(*resume)
-    assert done.code == 2 and "run/run.json is missing" in done.err and "leave --resume out" in done.err
+    assert done.code == 3 and "run/run.json is missing" in done.err and "leave --resume out" in done.err
     assert not Path("run").exists()
     Path("run").mkdir()
     for _ in range(2):  # killed as it began, and before its first checkpoint
