@@ -3,8 +3,8 @@
 import shlex
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
 from functools import partial
 from operator import itemgetter
@@ -133,10 +133,10 @@ def fit_run(
     estimator: PairScorer = recipe.estimator()
     estimator.validate()
     with distributed.process_group(estimator._resolved_device()), ExitStack() as resources:
-        path = Path(out or recipe.output.out or default_run_path(recipe.method, str(recipe.data.train)))
+        named = out or recipe.output.out or (LATEST if resume else "")
         if resume:
-            Run.check_resumable(path)
-            _refuse_other_settings(Run(path), recipe)
+            Run.check_resumable(named)
+            _refuse_other_settings(Run(Path(named)), recipe)
         given = _input(recipe, estimator, backbone_named, streamed_from)
         if distributed.rank() > 0:
             if not (shared := str(distributed.of_first(""))):
@@ -148,6 +148,8 @@ def fit_run(
         reads = [*data_inputs(data.train, options), *data_inputs(data.val, options)]
         made = ""
         try:
+            # Not before the data is read, as another fit may take this name meanwhile.
+            path = Path(named or default_run_path(recipe.method, str(data.train)))
             try:
                 refuse_inputs([path], reads)
             except OutputExistsError as error:
@@ -231,7 +233,7 @@ def _fit(
     pairs, streamed = given.pairs, given.streamed
     source = pairs.source if streamed is None else streamed.source
     info = _about(recipe, estimator, source, len(pairs) if streamed is None else source.n_rows)
-    with CurrentProgress.reported_to(progress):
+    with CurrentProgress.reported_to(progress), _ended(run, info, resume):
         scored = _train(run, recipe, estimator, given, progress, resume, info)
         result = _write_results(run, estimator, pairs, scored)
         result["val_seen"] = None if given.val is None else given.val.seen_in(pairs, "validation")
@@ -247,12 +249,25 @@ def _fit(
     return run.result
 
 
+@contextmanager
+def _ended(run: Run, info: dict[str, Any], resume: bool) -> Iterator[None]:
+    """What ends the block is noted in the run, or takes the run with it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        run.write_info({**info, "status": "interrupted"})
+        raise
+    except BaseException:
+        if not resume:
+            run.discard_empty()
+        run.restore_replaced()
+        raise
+
+
 def _train(
     run: Run, recipe: Recipe, estimator: PairScorer, given: FitInput, progress: Any, resume: bool, info: dict[str, Any]
 ) -> Streamed | None:
-    """What a streamed fit returns (:meth:`StreamedFit.finish`). What ends the training is noted in the run, or takes
-    the run with it.
-    """
+    """What a streamed fit returns (:meth:`StreamedFit.finish`)."""
     # A resumed run keeps its own recipe until it is known that these settings make no other training of it.
     begun = resume and (run.path / "recipe.yaml").exists()
     history: list[dict[str, Any]] = run.metrics() if resume else []
@@ -274,24 +289,15 @@ def _train(
     }
     if isinstance(estimator, PairCleaner):
         options |= {"run_dir": run.path, "resume": resume, "on_epoch": on_epoch, "on_step": progress.step}
-    try:
-        if not begun:
-            run.write_info(info)
-            write_whole(run.path / "recipe.yaml", recipe.to_yaml())
-        progress.started(run.path)
-        estimator.fit(given.pairs, val=given.val, **options)
-        if given.streamed is None:
-            return None
-        on_rows = partial(progress.advance, "scoring", "rows")
-        return given.streamed.finish(run, estimator, str(recipe.data.train), _options(recipe.data), on_rows)
-    except KeyboardInterrupt:
-        run.write_info({**info, "status": "interrupted"})
-        raise
-    except BaseException:
-        if not resume:
-            run.discard_empty()
-        run.restore_replaced()
-        raise
+    if not begun:
+        run.write_info(info)
+        write_whole(run.path / "recipe.yaml", recipe.to_yaml())
+    progress.started(run.path)
+    estimator.fit(given.pairs, val=given.val, **options)
+    if given.streamed is None:
+        return None
+    on_rows = partial(progress.advance, "scoring", "rows")
+    return given.streamed.finish(run, estimator, str(recipe.data.train), _options(recipe.data), on_rows)
 
 
 def _about(recipe: Recipe, estimator: PairScorer, source: Source, pairs: int) -> dict[str, Any]:

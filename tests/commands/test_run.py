@@ -5,6 +5,7 @@ import itertools
 import json
 import math
 import os
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,15 @@ import pyarrow as pa
 import pytest
 
 from cleanpairs import ClipScore
-from cleanpairs.commands.fit import _result, result_table
+from cleanpairs.commands.fit import _result, fit_run, result_table
 from cleanpairs.commands.rematch import chosen_cut
 from cleanpairs.commands.run import LATEST, PLAN, Run, default_run_path, mistyped, write_scores
 from cleanpairs.core.errors import ConfigError, DataError, OutputError, OutputExistsError, RefusedError
+from cleanpairs.core.recipe import Recipe
+from cleanpairs.data import load_pairs
 from cleanpairs.data.guard import same_file
 from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
+from tests.helpers import unit, vector_column, write_table
 
 
 @pytest.fixture(autouse=True)
@@ -242,6 +246,40 @@ def test_default_path_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
     assert default_run_path("crcl", "https://a.org/b.parquet?X-Sig=1.2").name.endswith("crcl-b")
     with pytest.raises(ConfigError, match="--out"):
         default_run_path("crcl", "a\x07b.parquet")
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Recipe:
+    """Of 40 pairs of vectors, for which nothing is trained."""
+    rows = unit(np.random.default_rng(0).normal(size=(40, 8)).astype(np.float32))
+    vectors = dict.fromkeys(("image_features", "text_features"), vector_column(rows))
+    write_table(tmp_path / "data.parquet", {"caption": [f"text {i}" for i in range(40)], **vectors})
+    given = {"train": str(tmp_path / "data.parquet"), "method": "clip-score", "text_encoder": "features"}
+    return Recipe.resolve(None, overrides=[], options=given)
+
+
+def test_a_fit_whose_results_find_no_space_leaves_no_run(recipe: Recipe) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, before[1]))
+    try:
+        with pytest.raises(OutputError):
+            fit_run(recipe, out="run")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not os.path.lexists("run") and not os.path.lexists(LATEST)
+
+
+def test_a_name_that_another_fit_takes_while_the_data_is_read_is_not_ours(
+    recipe: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.strftime", lambda form: "20260131-120000")
+
+    def taken(*args: Any, **kwargs: Any) -> Any:
+        Run.create("runs/20260131-120000-clip-score-data").write_info({"status": "complete"})
+        return load_pairs(*args, **kwargs)
+
+    monkeypatch.setattr("cleanpairs.commands.fit.load_pairs", taken)
+    assert fit_run(recipe)["run"] == "runs/20260131-120000-clip-score-data-2"
 
 
 def test_thresholds(tmp_path: Path) -> None:
