@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cleanpairs.data import Pairs, load_pairs
+from cleanpairs.export import restore_export
 from cleanpairs.repair.plan import RepairPlan
 from tests.helpers import picture, plan_of
 
@@ -20,6 +21,18 @@ def uid(number: int) -> str:
 def named(stem: str, format: str) -> str:
     """The name of an output of this format."""
     return stem + {"parquet": ".parquet", "uids": ".npy", "csv": ".csv"}.get(format, "")
+
+
+def columns(n: int, **more: Any) -> dict[str, Any]:
+    return {
+        "key": [f"k{i}" for i in range(n)], "image": [picture(i) for i in range(n)],
+        "caption": [f"text {i}" for i in range(n)], "site": list(range(n)),
+    } | more  # fmt: skip
+
+
+def restored(out: Path, **options: Any) -> pa.Table:
+    """The table that comes back from an export."""
+    return pq.read_table(restore_export(out, out.with_name("again.parquet"), overwrite=True, **options).path)
 
 
 @pytest.fixture

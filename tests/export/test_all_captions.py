@@ -8,8 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cleanpairs.export import export_pairs, restore_export
+from cleanpairs.export import export_pairs
 from cleanpairs.ops.columns import with_columns
+
+from .conftest import restored
 
 
 def entry(text: str, source: str = "original", weight: float = 0.5) -> dict[str, Any]:
@@ -47,5 +49,4 @@ def test_old_and_new_captions_stand_beside_the_caption(
     table = pq.read_table(out)
     assert table["all_captions"].to_pylist() == expected
     assert [type(cell) for cell in table["caption"].to_pylist()] == [list if lists else str] * len(expected)
-    restore_export(out, tmp_path / "back.parquet")
-    assert pq.read_table(tmp_path / "back.parquet").equals(pq.read_table(pairs.source.paths[0]))
+    assert restored(out).equals(pq.read_table(pairs.source.paths[0]))

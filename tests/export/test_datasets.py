@@ -14,6 +14,8 @@ from cleanpairs.data import load_pairs
 from cleanpairs.export import datasets_format, export_pairs, restore_export
 from cleanpairs.export.formats import FORMATS
 
+from .conftest import restored
+
 
 def test_several_files(make_pairs: Any, make_plan: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from cleanpairs.export import manifest as files
@@ -76,9 +78,7 @@ def test_features_are_kept(make_plan: Any, tmp_path: Path, name: str, strict: bo
     kept = before.select([0, 1, 2, 4, 5]).with_format("arrow")[:]
     assert found.with_format("arrow")[:][name].to_pylist() == kept[name].to_pylist()
     (out / "README.md").write_text("edited: the card is not the data")
-    restore_export(out, tmp_path / "back.parquet")
-    restored = pq.read_table(tmp_path / "back.parquet")
-    assert restored[name].to_pylist() == before.with_format("arrow")[:][name].to_pylist()
+    assert restored(out)[name].to_pylist() == before.with_format("arrow")[:][name].to_pylist()
 
 
 def test_a_damaged_file_is_not_restored(make_pairs: Any, make_plan: Any, tmp_path: Path) -> None:

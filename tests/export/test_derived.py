@@ -14,9 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from cleanpairs.data import Pairs, load_pairs
-from cleanpairs.export import export_pairs, restore_export
+from cleanpairs.export import export_pairs
 from cleanpairs.repair.plan import RepairPlan
 from tests.helpers import write_table
+
+from .conftest import restored
 
 Make, Plan = Callable[..., Pairs], Callable[..., RepairPlan]
 ACTIONS = ["keep", "rematch_text", "rematch_image", "recaption", "drop", "keep", "rematch_text", "keep"]
@@ -37,12 +39,6 @@ KINDS = {
     "list": pa.list_(pa.float32()), "list, strict inside": pa.list_(strict(pa.float32())),
     "large": pa.large_list(pa.float64()), "half": pa.list_(pa.float16(), DIM),
 }  # fmt: skip
-
-
-def restored(out: Path) -> pa.Table:
-    to = out.with_name("again.parquet")
-    restore_export(out, to, overwrite=True)
-    return pq.read_table(to)
 
 
 @pytest.mark.parametrize(("kind", "null"), [*((kind, True) for kind in KINDS), ("fixed", False)])

@@ -1,7 +1,6 @@
 """Export: every pair in the ledger once, lists of captions, donors' images, and nothing half-written."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +14,18 @@ from PIL import Image
 
 from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError, OutputExistsError
 from cleanpairs.data import Pairs, load_pairs
-from cleanpairs.export import diff_export, export_pairs, restore_export
+from cleanpairs.export import diff_export, export_pairs
 from cleanpairs.export.writing import ExportWork
-from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan, wrong_in_output
+from cleanpairs.repair.plan import RepairPlan, wrong_in_output
 from cleanpairs.verification import verify_path
 from tests.helpers import picture as png
 from tests.helpers import plan_of, write_table
 
+from .conftest import columns, restored
+
 
 def write_flat(path: Path, n: int, **more: Any) -> Path:
-    columns = {"key": [f"k{i}" for i in range(n)], "image": [png(i) for i in range(n)]}
-    columns |= {"caption": [f"text {i}" for i in range(n)], "site": list(range(n))}
-    return write_table(path, columns | more, row_group_size=5)
+    return write_table(path, columns(n, **more), row_group_size=5)
 
 
 def write_lists(path: Path, sizes: list[int], spelled: bool = False) -> Path:
@@ -155,8 +154,7 @@ def test_without_keys_the_truth_of_a_repair_is_unknown(tmp_path: Path, key_colum
     assert pq.read_table(tmp_path / "out.parquet")["true_mismatch"].to_pylist() == wrong
     assert plan.apply(pairs).true_mismatch_mask().tolist() == wrong
     assert wrong_in_output(pairs, plan.table) == ((0.5, pytest.approx(1 / 3)) if key_column else None)
-    restore_export(tmp_path / "out.parquet", tmp_path / "back.parquet")
-    assert pq.read_table(tmp_path / "back.parquet").equals(pq.read_table(tmp_path / "in.parquet"))
+    assert restored(tmp_path / "out.parquet").equals(pq.read_table(tmp_path / "in.parquet"))
 
 
 @pytest.mark.parametrize("lists", [False, True])
@@ -167,24 +165,18 @@ def test_a_caption_that_was_written_for_its_image(tmp_path: Path, lists: bool) -
         captions, truth = [[c] for c in captions], {name: [[v] for v in column] for name, column in truth.items()}
     table = pa.table({"key": ["k0", "k1", "k2"], "image": [png(i) for i in range(3)], "caption": captions} | truth)
     pairs = load_pairs(write_table(tmp_path / "in.parquet", table))
-    plan = plan_of(pairs)
-    for name, value in (("action", "recaption"), ("caption", "a new one"), ("repair_score", 0.75)):
-        values = plan.table[name].to_pylist()
-        values[1] = value
-        at = PLAN_SCHEMA.get_field_index(name)
-        plan = replace(plan, table=plan.table.set_column(at, name, pa.array(values, PLAN_SCHEMA.field(name).type)))
+    plan = plan_of(pairs, ["keep", "recaption", "keep"], repair_score=[None, 0.75, None])
     summary = export_pairs(pairs, plan, tmp_path / "out.parquet", explode=lists)
     assert (summary.kept, summary.recaptioned, summary.rows) == (2, 1, 3) and "1 with a caption written" in str(summary)
     row = pq.read_table(tmp_path / "out.parquet").to_pylist()[1]
-    assert (row["caption"], row["original_caption"], row["source_key"]) == ("a new one", "two", None)
+    assert (row["caption"], row["original_caption"], row["source_key"]) == ("new 1", "two", None)
     assert row["image"] == png(1) and row["repair_score"] == 0.75 and row["action"] == "recaption"
     assert row["true_mismatch"] is False and row["true_key"] == ""
     line = pq.read_table(tmp_path / "out.parquet.ledger.parquet").to_pylist()[1]
-    assert (line["original_caption"], line["new_caption"], line["out_row"]) == ("two", "a new one", 1)
+    assert (line["original_caption"], line["new_caption"], line["out_row"]) == ("two", "new 1", 1)
     (change,) = diff_export(tmp_path / "out.parquet").changes
-    assert (change.before, change.after, change.action, change.source_key) == ("two", "a new one", "recaption", None)
-    restore_export(tmp_path / "out.parquet", tmp_path / "back.parquet")
-    assert pq.read_table(tmp_path / "back.parquet").equals(table)
+    assert (change.before, change.after, change.action, change.source_key) == ("two", "new 1", "recaption", None)
+    assert restored(tmp_path / "out.parquet").equals(table)
 
 
 @pytest.mark.parametrize("explode", [False, True])

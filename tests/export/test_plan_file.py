@@ -14,13 +14,15 @@ from cleanpairs.commands.export import export_plan
 from cleanpairs.core.errors import DataError, OutputExistsError
 from cleanpairs.data import load_pairs, open_source
 from cleanpairs.engine import Engine
-from cleanpairs.export import export_pairs, restore_export, writing
+from cleanpairs.export import export_pairs, writing
 from cleanpairs.export.decisions import PlanFile
 from cleanpairs.export.writing import Export, ExportSettings
 from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
 from cleanpairs.repair.plan import write_plan as write_plan_file
 from tests.helpers import InParts, plan_of, vector_column, write_table
 from tests.helpers import picture as png
+
+from .conftest import restored
 
 ROLES = ("out", "ledger", "dropped")
 DIM = 4
@@ -104,8 +106,7 @@ def test_the_stream_writes_what_is_written_in_memory(tmp_path: Path, n: int) -> 
     assert manifests[0]["counts"] == manifests[1]["counts"]
     assert manifests[0]["fingerprint"] == manifests[1]["fingerprint"]
     if n:
-        restore_export(at["out"], tmp_path / "again.parquet", ledger=at["ledger"])
-        assert pq.read_table(tmp_path / "again.parquet").equals(pq.read_table(tmp_path / "in.parquet"))
+        assert restored(at["out"], ledger=at["ledger"]).equals(pq.read_table(tmp_path / "in.parquet"))
 
 
 @pytest.mark.parametrize("n", [0, 1, 61])

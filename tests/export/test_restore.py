@@ -22,6 +22,8 @@ from cleanpairs.verification import verify_path
 from tests.helpers import embedding_folder, plan_of, write_table
 from tests.helpers import picture as png
 
+from .conftest import columns, restored
+
 N = 17
 
 
@@ -30,13 +32,6 @@ def random_plan(pairs: Pairs, seed: int) -> RepairPlan:
     share = [0.4, 0.2, 0.2, 0.2] if seed else [1.0, 0, 0, 0]
     actions = rng.choice(["keep", "rematch_text", "rematch_image", "drop"], n, p=share if n > 1 else [0.5, 0, 0, 0.5])
     return plan_of(pairs, actions.tolist(), [int((i + rng.integers(1, max(n, 2))) % n) for i in range(n)])
-
-
-def columns(n: int, **more: Any) -> dict[str, Any]:
-    return {
-        "key": [f"k{i}" for i in range(n)], "image": [png(i) for i in range(n)],
-        "caption": [f"text {i}" for i in range(n)], "site": list(range(n)),
-    } | more  # fmt: skip
 
 
 def lists(n: int = N) -> list[list[str | None] | None]:
@@ -175,18 +170,18 @@ def comes_back(folder: Path, data: Any, seed: int, explode: bool, **read: Any) -
     pairs = load_pairs(data, **read)
     plan = random_plan(pairs, seed)
     summary = export_pairs(pairs, plan, folder / "work" / "out.parquet", explode=explode)
-    restored = restore_export(folder / "work" / "out.parquet", folder / "work" / "back.parquet")
+    counts = restore_export(folder / "work" / "out.parquet", folder / "work" / "back.parquet")
     back = pq.read_table(folder / "work" / "back.parquet", page_checksum_verification=True)
     files = [data] if Path(data).is_file() else sorted(Path(data).parent.glob(Path(data).name))
     tables = [pq.read_table(file) for file in files]
     wanted = pa.concat_tables([t.select(tables[0].column_names) for t in tables]).slice(0, read.get("limit"))
     assert back.schema.equals(wanted.schema, check_metadata=True)
     assert plain(back).equals(plain(wanted), check_metadata=True)
-    assert restored.rows == restored.unchanged + restored.undone + restored.returned == wanted.num_rows
-    assert restored.columns == wanted.num_columns
+    assert counts.rows == counts.unchanged + counts.undone + counts.returned == wanted.num_rows
+    assert counts.columns == wanted.num_columns
     cleaned = pq.read_schema(folder / "work" / "out.parquet")
     assert all(cleaned.field(field.name).metadata == (field.metadata or None) for field in wanted.schema)
-    assert (restored.unchanged == wanted.num_rows) == (summary.kept == summary.pairs)
+    assert (counts.unchanged == wanted.num_rows) == (summary.kept == summary.pairs)
     return summary
 
 
@@ -226,14 +221,13 @@ def test_what_arrow_has_and_parquet_has_not(tmp_path: Path, odd: str) -> None:
     table = pa.table(columns(N, odd=runs if odd == "runs" else months))
     with pa.ipc.new_file(tmp_path / "in.arrow", table.schema) as file:
         file.write_table(table)
-    pairs, out, back = load_pairs(tmp_path / "in.arrow"), tmp_path / "out.parquet", tmp_path / "back.parquet"
+    pairs, out = load_pairs(tmp_path / "in.arrow"), tmp_path / "out.parquet"
     if odd == "months":
         with pytest.raises(ConfigError, match=r"column 'odd' is month_day_nano_interval.*leave it out of the input"):
             export_pairs(pairs, random_plan(pairs, 1), out)
         return
     export_pairs(pairs, random_plan(pairs, 1), out)
-    restore_export(out, back)
-    assert pq.read_table(back)["odd"].to_pylist() == values.to_pylist()
+    assert restored(out)["odd"].to_pylist() == values.to_pylist()
 
 
 def test_several_files_come_back_as_one(tmp_path: Path) -> None:
@@ -247,11 +241,9 @@ def test_several_files_come_back_as_one(tmp_path: Path) -> None:
         pairs = load_pairs(str(tmp_path / "[abc].parquet"))
         folder = tmp_path / f"work{explode}"
         export_pairs(pairs, random_plan(pairs, 1), folder / "out.parquet", explode=explode)
-        restore_export(folder / "out.parquet", folder / "back.parquet")
-        back = pq.read_table(folder / "back.parquet")
+        back = restored(folder / "out.parquet")
         assert back.schema.equals(table.schema)  # a null in one file: the column takes nulls
-        wanted = table.set_column(3, "site", pa.array([*range(5), *[None] * 7], pa.int64()))
-        assert back.equals(wanted)
+        assert back.equals(table.set_column(3, "site", pa.array([*range(5), *[None] * 7], pa.int64())))
 
 
 def test_only_the_rows_that_were_read_come_back(tmp_path: Path) -> None:
@@ -269,8 +261,7 @@ def test_pairs_of_a_table_in_memory(tmp_path: Path) -> None:
     table = pa.table(columns(N))
     pairs = load_pairs(table)
     export_pairs(pairs, random_plan(pairs, 1), tmp_path / "out.parquet")
-    restore_export(tmp_path / "out.parquet", tmp_path / "back.parquet")
-    assert pq.read_table(tmp_path / "back.parquet").equals(table)
+    assert restored(tmp_path / "out.parquet").equals(table)
 
 
 def test_only_what_is_needed_is_kept(tmp_path: Path) -> None:
@@ -477,8 +468,7 @@ def test_what_was_no_parquet_comes_back_as_the_table_that_was_read(tmp_path: Pat
     for seed in (1, 2):
         out = tmp_path / str(seed) / "out.parquet"
         export_pairs(pairs, random_plan(pairs, seed), out, explode=seed == 2)
-        restored = restore_export(out, out.with_name("back.parquet"))
-        assert plain(pq.read_table(restored.path)).equals(plain(wanted))
+        assert plain(restored(out)).equals(plain(wanted))
 
 
 def test_a_mixture_of_two_exports_is_never_undone(exported: Path, tmp_path: Path) -> None:

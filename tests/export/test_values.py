@@ -12,11 +12,13 @@ import pytest
 
 from cleanpairs.core.errors import ConfigError, DataError, OutputError
 from cleanpairs.data import load_pairs
-from cleanpairs.export import export_pairs, restore_export
+from cleanpairs.export import export_pairs
 from cleanpairs.export.formats import FORMATS
 from cleanpairs.export.layout import StoredRows
 from cleanpairs.verification import verify_path
 from tests.helpers import plan_of, write_pictures, write_table
+
+from .conftest import restored
 
 
 def test_a_full_folder_for_temporary_files_is_named() -> None:
@@ -66,9 +68,7 @@ def test_an_odd_column(make_pairs: Any, make_plan: Any, tmp_path: Path, format: 
     assert verify_path(out).ok
     if format == "lance":
         return
-    before = pq.read_table(pairs.source.paths[0])
-    restore_export(out, tmp_path / "back.parquet")
-    assert pq.read_table(tmp_path / "back.parquet").equals(before, check_metadata=True)
+    assert restored(out).equals(pq.read_table(pairs.source.paths[0]), check_metadata=True)
 
 
 def test_columns_are_told_from_the_parts_of_a_struct_of_that_name(tmp_path: Path, make_plan: Any) -> None:
