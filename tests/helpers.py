@@ -195,6 +195,15 @@ def csv_rows(path: str | Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+def write_csv_rows(path: Path, rows: list[dict[str, str]], delimiter: str = ",", encoding: str = "utf-8") -> Path:
+    """A CSV file of rows, as a spreadsheet saves it."""
+    with open(path, "w", encoding=encoding, newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), delimiter=delimiter)
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
 def embedding_folder(
     folder: Path,
     images: np.ndarray,

@@ -29,6 +29,7 @@ from cleanpairs.core.errors import ConfigError, DataError, OutputExistsError, Re
 from cleanpairs.correspondence.calibration import Calibration, calibrate, positions
 from cleanpairs.data.pairs import Pairs
 from tests.helpers import csv_rows, picture
+from tests.helpers import write_csv_rows as save
 
 
 def corpus(n: int = 6_000, noise: float = 0.4, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -270,14 +271,6 @@ def scores() -> np.ndarray:
 @pytest.fixture
 def drawn_labels(scores: np.ndarray) -> AuditSample:
     return draw_sample(scores, N, threshold=0.3)
-
-
-def save(path: Path, table: list[dict[str, str]], delimiter: str = ",", encoding: str = "utf-8") -> Path:
-    with open(path, "w", encoding=encoding, newline="") as file:
-        writer = csv.DictWriter(file, list(table[0]), delimiter=delimiter)
-        writer.writeheader()
-        writer.writerows(table)
-    return path
 
 
 def test_the_csv(tmp_path: Path, pairs: Pairs, drawn_labels: AuditSample) -> None:

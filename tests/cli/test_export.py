@@ -21,6 +21,7 @@ from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data import ParquetSink, load_pairs
 from cleanpairs.export import diff_export, export_pairs
 from cleanpairs.export.diff import Change
+from cleanpairs.ops.columns import with_columns
 from cleanpairs.repair.actions import REASONS
 from cleanpairs.repair.plan import RepairPlan
 from tests.helpers import picture as png
@@ -219,12 +220,10 @@ def test_an_edited_ledger_is_refused_and_another_place_is_taken(diff: Callable[.
 def export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     """In a directory with in.parquet of five pairs, and plan.parquet that keeps three."""
     monkeypatch.chdir(tmp_path)
-    n = 5
-    table = {"uid": [f"{i:032x}" for i in range(n)], "image": [png(i) for i in range(n)]}
-    pairs = load_pairs(write_table("in.parquet", {**table, "caption": [f"text {i}" for i in range(n)]}))
-    actions = ["drop" if i % 2 else "keep" for i in range(n)]
+    table = {"uid": [f"{i:032x}" for i in range(5)], "image": [png(i) for i in range(5)]}
+    pairs = load_pairs(write_table("in.parquet", {**table, "caption": [f"text {i}" for i in range(5)]}))
     settings = {"data": str(tmp_path / "in.parquet"), "columns": {}}
-    plan_of(pairs, actions, settings=settings).save("plan.parquet")
+    plan_of(pairs, ["keep", "drop", "keep", "drop", "keep"], settings=settings).save("plan.parquet")
 
     def run(*argv: str) -> Result:
         return CliRunner().invoke(cli, ["export", "--plan", "plan.parquet", *argv])
@@ -248,8 +247,7 @@ def test_an_export_without_repairs_says_why(
     plan = RepairPlan.load("plan.parquet")
     actions = plan.table["action"].to_pylist()
     column = pa.array([reason if action == "drop" else None for action in actions], pa.string())
-    at = plan.table.column_names.index("reason")
-    replace(plan, table=plan.table.set_column(at, "reason", column)).save("plan.parquet", overwrite=True)
+    replace(plan, table=with_columns(plan.table, {"reason": column})).save("plan.parquet", overwrite=True)
     out = export("--repaired", "out.parquet").output
     assert "5 pairs in: 3 kept" in out
     assert told in out if told else "nothing is repaired" not in out

@@ -1,9 +1,7 @@
 """``cleanpairs report``: from a run directory to a page."""
 
-import csv
 import json
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ from cleanpairs.data import load_pairs
 from cleanpairs.data.atomic import write_whole
 from cleanpairs.estimators.persistence import FORMAT
 from tests.conftest import Command, assert_refused
-from tests.helpers import csv_rows, picture, plan_of, write_table
+from tests.helpers import csv_rows, picture, plan_of, write_csv_rows, write_table
 
 N = 120
 
@@ -142,12 +140,8 @@ def made(tmp_path: Path) -> Run:
     return made
 
 
-def fill(path: Path, wrong: Callable[[int], bool] = lambda i: i < 160) -> None:
-    table = csv_rows(path)
-    with open(path, "w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(table[0]))
-        writer.writeheader()
-        writer.writerows({**row, "matched": "n" if wrong(int(row["pair_id"])) else "y"} for row in table)
+def fill(path: Path) -> None:
+    write_csv_rows(path, [row | {"matched": "n" if int(row["pair_id"]) < 160 else "y"} for row in csv_rows(path)])
 
 
 def test_draw_label_judge(command: Command, made: Run) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.export import export_pairs
+from cleanpairs.ops.columns import with_columns
 from cleanpairs.repair.plan import RepairPlan
 from tests.helpers import write_table
 
@@ -116,9 +117,8 @@ def test_weights_for_training(make_pairs: Make, make_plan: Plan, tmp_path: Path,
     pairs = make_pairs(8, lists=lists)
     actions = (ACTIONS * 2)[: len(pairs)] if explode or not lists else ["rematch_text", "keep"] * len(pairs.images)
     plan = make_plan(pairs, actions)
-    at = plan.table.schema.get_field_index("confidence")
     sure = [0.25 if a == "rematch_text" else 0.75 if a == "rematch_image" else None for a in actions]
-    plan = replace(plan, table=plan.table.set_column(at, "confidence", pa.array(sure, pa.float32())))
+    plan = replace(plan, table=with_columns(plan.table, {"confidence": pa.array(sure, pa.float32())}))
     export_pairs(pairs, plan, tmp_path / "out.parquet", explode=explode)
     assert "sample_weight" not in pq.read_schema(tmp_path / "out.parquet").names
     plan = replace(plan, settings={**plan.settings, "repairs": "plausible"})

@@ -13,6 +13,7 @@ import pytest
 from cleanpairs.core.errors import DataError, OutputExistsError
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.export import export_pairs
+from cleanpairs.ops.columns import with_columns
 from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
 from tests.helpers import plan_of as by_hand
 
@@ -162,7 +163,7 @@ def test_pandas_loses_the_leading_zeros_of_keys(tmp_path: Path) -> None:
     data = replace(Pairs.from_arrays(captions=TEXTS, image_vectors=np.eye(8, dtype=np.float32)), keys=keys)
     table = plan_of({i: {"key": key} for i, key in enumerate(keys)}).table
     donors = pa.array(keys).take(table["donor_pair_id"].combine_chunks())
-    plan = RepairPlan(table.set_column(table.column_names.index("donor_key"), "donor_key", donors), 0.1, 0.5)
+    plan = RepairPlan(with_columns(table, {"donor_key": donors}), 0.1, 0.5)
     plan.save(tmp_path / "plan.csv")
     pd.read_csv(tmp_path / "plan.csv").to_csv(tmp_path / "plan.csv", index=False)
     assert "007" not in (tmp_path / "plan.csv").read_text(encoding="utf-8")

@@ -19,49 +19,28 @@ from cleanpairs.repair.settings import RepairSettings
 from tests.helpers import unit
 
 
-class Scorer:
-    """A function of vectors and groups, as a scorer of the pairs of some images and texts."""
-
-    def __init__(self, function: Any, z_image: np.ndarray, z_text: np.ndarray) -> None:
-        self.function, self.z_image, self.z_text = function, z_image, z_text
-
-    def __call__(self, image_group: np.ndarray, text_group: np.ndarray, *rows: np.ndarray) -> Any:
-        def judge(image: np.ndarray, text: np.ndarray, cosine: np.ndarray | None) -> np.ndarray:
-            groups = image_group[image], text_group[text]
-            return np.asarray(self.function(self.z_image[image], self.z_text[text], *groups), np.float32)
-
-        return judge
-
-
 def plan_repairs(
     pairs: Pairs, correspondence: np.ndarray, z_image: np.ndarray, z_text: np.ndarray, function: Any, *,
     temperature: float = 0.07, evidence: Any = None, most_edges: int = 1 << 25, **changes: Any,
 ) -> RepairPlan:  # fmt: skip
-    """What fits best, right or near, unless another setting is asked for."""
+    """What fits best, right or near, unless another setting is asked for. ``function``: of vectors and groups."""
+
+    def bound(image_group: np.ndarray, text_group: np.ndarray, *rows: np.ndarray) -> Any:
+        return lambda i, j, _: np.asarray(function(z_image[i], z_text[j], image_group[i], text_group[j]), np.float32)
+
     chosen = RepairSettings(**{"repairs": "plausible", **changes}).resolved(0.5)
     problem = PlanInput.of(pairs, correspondence, z_image, z_text, chosen)
     judge = repair_probability(problem, chosen, evidence, np.arange(len(pairs)))
     about = {"fingerprint": pairs.source.fingerprint, "temperature": temperature, "most_edges": most_edges}
-    return plan_with(problem, Scorer(function, z_image, z_text), chosen, judge=judge, **about).plan()
+    return plan_with(problem, bound, chosen, judge=judge, **about).plan()
 
 
-def make_pairs(
-    captions: list[str], z_image: np.ndarray, *, image_index: np.ndarray | None = None,
-    image_group: np.ndarray | None = None, reasons: dict[int, str] | None = None, truth: np.ndarray | None = None,
-) -> Pairs:  # fmt: skip
-    n = len(captions)
-    keys = [f"k{i}" for i in range(n)]
-    if len(z_image):
-        pairs = Pairs.from_arrays(captions, features=z_image, image_index=image_index, keys=keys)
-    else:
-        pairs = Pairs.from_arrays([], images=[])
-    return replace(
-        pairs,
-        image_group=pairs.image_group if image_group is None else np.asarray(image_group, np.int64),
-        reasons=dict(reasons or {}),
-        true_mismatch=None if truth is None else truth != np.arange(n),
-        true_key=None if truth is None else [f"k{i}" for i in truth],
-    )
+def make_pairs(captions: list[str], z_image: np.ndarray, truth: np.ndarray | None = None, **more: Any) -> Pairs:
+    keys = [f"k{i}" for i in range(len(captions))]
+    pairs = Pairs.from_arrays(captions, features=z_image, keys=keys, **more)
+    if truth is None:
+        return pairs
+    return replace(pairs, true_mismatch=truth != np.arange(len(truth)), true_key=[f"k{i}" for i in truth])
 
 
 def scorer(z_image: np.ndarray, z_text: np.ndarray, image_group: np.ndarray, text_group: np.ndarray) -> np.ndarray:
@@ -453,11 +432,9 @@ def test_invariants_on_random_corpora(data: st.DataObject) -> None:
     kinds = np.round(rng.normal(size=(4, 3)), 1) + 1e-3
     z_image, z_text = unit(kinds[rng.integers(0, 4, m)]), unit(kinds[rng.integers(0, 4, n)])
     words = rng.integers(0, data.draw(st.integers(1, 8)), n)
-    pairs = make_pairs(
-        [f"t{w}" for w in words], z_image, image_index=rng.integers(0, m, n),
-        image_group=rng.integers(0, m, m) * 7 - 3,
-        reasons={int(i): "bad" for i in np.flatnonzero(rng.random(n) < 0.1)},
-    )  # fmt: skip
+    pairs = make_pairs([f"t{w}" for w in words], z_image, image_index=rng.integers(0, m, n))
+    groups, bad = rng.integers(0, m, m) * 7 - 3, np.flatnonzero(rng.random(n) < 0.1)
+    pairs = replace(pairs, image_group=groups, reasons=dict.fromkeys(bad.tolist(), "bad"))
     z_text[list(pairs.reasons)] = np.nan
     correspondence = np.where(rng.random(n) < 0.1, np.nan, rng.random(n))
     reuse, least = data.draw(st.integers(1, 3)), data.draw(st.sampled_from([0.0, 0.3, 0.5]))

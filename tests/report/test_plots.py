@@ -85,16 +85,15 @@ def test_pairs_are_drawn_with_caption_and_score() -> None:
     axes[0].figure.canvas.draw()  # dollar signs are no formula
     assert [ax.get_xlabel()[:9] for ax in plot_pairs(pairs, y, 0.5, which=[4, 0])] == ["caption 4", "caption 0"]
     assert [ax.get_xlabel()[:9] for ax in plot_pairs(pairs, y, 0.5, which=y > 0.75)] == ["caption 0", "caption 2"]
-    with pytest.raises(DataError, match="they are bool"):
-        plot_pairs(pairs, y, 0.5, which=[True])
-    with pytest.raises(ConfigError, match="one of worst, borderline"):
-        plot_pairs(pairs, y, 0.5, which="ugliest")
-    with pytest.raises(ConfigError, match="count of plot_pairs must be a whole number"):
-        plot_pairs(pairs, y, 0.5, count=-1)
-    with pytest.raises(ConfigError, match="0 to 5, found 6"):
-        plot_pairs(pairs, y, 0.5, which=[6])
-    with pytest.raises(DataError, match="about 2 pairs"):
-        plot_pairs(pairs, y[:2], 0.5)
+    for error, words, scores, asked in (
+        (DataError, "they are bool", y, {"which": [True]}),
+        (ConfigError, "one of worst, borderline", y, {"which": "ugliest"}),
+        (ConfigError, "count of plot_pairs must be a whole number", y, {"count": -1}),
+        (ConfigError, "0 to 5, found 6", y, {"which": [6]}),
+        (DataError, "about 2 pairs", y[:2], {}),
+    ):
+        with pytest.raises(error, match=words):
+            plot_pairs(pairs, scores, 0.5, **asked)
     assert len(plot_pairs(pairs, np.full(6, np.nan), 0.5)) == 0
 
 

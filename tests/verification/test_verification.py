@@ -20,9 +20,10 @@ from cleanpairs.core.recipe import Recipe
 from cleanpairs.core.regular import sha256_of
 from cleanpairs.data import ParquetSink
 from cleanpairs.export import export_pairs
+from cleanpairs.ops.columns import with_columns
 from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.verification import Verification, kind_of, verify_path
-from tests.helpers import plan_of, write_table
+from tests.helpers import plan_of, vector_column, write_table
 
 N = 24
 
@@ -35,17 +36,13 @@ def plan_for(pairs: Any, actions: list[str]) -> RepairPlan:
 
 
 def corpus(path: Path, n: int = N, lists: bool = False) -> Path:
-    rng = np.random.default_rng(0)
-    captions: list[Any] = [f"caption {i} {'word ' * 20}" for i in range(n)]
-    columns = {
-        "key": pa.array([f"k{i}" for i in range(n)], pa.string()),
-        "image_features": pa.array(rng.normal(size=(n, 8)).astype(np.float32).tolist(), pa.list_(pa.float32(), 8)),
-    }
+    captions = [f"caption {i} {'word ' * 20}" for i in range(n)]
+    texts = {"caption": pa.array(captions, pa.string())}
     if lists:
-        columns["captions"] = pa.array([[c, c + " again"] for c in captions], pa.list_(pa.string()))
-    else:
-        columns["caption"] = pa.array(captions, pa.string())
-    return write_table(path, columns)
+        texts = {"captions": pa.array([[c, c + " again"] for c in captions], pa.list_(pa.string()))}
+    keys = pa.array([f"k{i}" for i in range(n)], pa.string())
+    features = vector_column(np.random.default_rng(0).normal(size=(n, 8)).astype(np.float32))
+    return write_table(path, {"key": keys, "image_features": features, **texts})
 
 
 def export(folder: Path, n: int = N, lists: bool = False, out: str = "out.parquet", **options: Any) -> Path:
@@ -116,9 +113,7 @@ def edit_parquet(path: Path, change: Callable[[pa.Table], pa.Table]) -> None:
 def put(table: pa.Table, name: str, row: int, value: Any) -> pa.Table:
     values = table[name].to_pylist()
     values[row] = value
-    return table.set_column(
-        table.column_names.index(name), table.schema.field(name), pa.array(values, table.schema.field(name).type)
-    )
+    return with_columns(table, {name: pa.array(values, table.schema.field(name).type)})
 
 
 @pytest.mark.parametrize(
