@@ -7,6 +7,7 @@ import functools
 import inspect
 import io
 import itertools
+import json
 import os
 import pickle
 import shutil
@@ -14,7 +15,7 @@ import signal
 import tarfile
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -28,6 +29,8 @@ from PIL import Image
 
 from cleanpairs import Pairs, load_pairs
 from cleanpairs.core.errors import DataError
+from cleanpairs.core.regular import sha256_of
+from cleanpairs.data import ParquetSink
 from cleanpairs.engine import Partition
 from cleanpairs.engine.work import carry_out
 from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
@@ -202,6 +205,17 @@ def write_csv_rows(path: Path, rows: list[dict[str, str]], delimiter: str = ",",
         writer.writeheader()
         writer.writerows(rows)
     return path
+
+
+def edit_exported(path: Path, change: Callable[[pa.Table], pa.Table]) -> None:
+    """Edit a Parquet file of an export and its entry in the manifest: what is left to notice is what it says."""
+    table = change(pq.read_table(path))
+    with ParquetSink(path, table.schema, image_feature=False) as sink:
+        sink.write(table)
+    manifest = next(path.parent.glob("*.manifest.json"))
+    noted = json.loads(manifest.read_text())
+    noted["files"][path.name] |= {"bytes": path.stat().st_size, "sha256": sha256_of(path), "rows": len(table)}
+    manifest.write_text(json.dumps(noted))
 
 
 def embedding_folder(

@@ -250,6 +250,8 @@ def test_scores_that_nobody_calibrated_let_expect_nothing() -> None:
 
 EVIL = '</script><script>alert("x")</script> <img src=x onerror=alert(1)> {{ 7 }} \u202eoof\x1b[31m\nline two \ud800'
 N = 40
+SCORES = np.linspace(0, 1, N)
+DRAWN = draw_sample(SCORES, N, threshold=0.3)
 
 
 @pytest.fixture
@@ -263,18 +265,8 @@ def pairs() -> Pairs:
     return Pairs.from_arrays(captions, images=images, keys=keys)
 
 
-@pytest.fixture
-def scores() -> np.ndarray:
-    return np.linspace(0, 1, N)
-
-
-@pytest.fixture
-def drawn_labels(scores: np.ndarray) -> AuditSample:
-    return draw_sample(scores, N, threshold=0.3)
-
-
-def test_the_csv(tmp_path: Path, pairs: Pairs, drawn_labels: AuditSample) -> None:
-    folder = write_labels(tmp_path / "audit", drawn_labels, pairs).parent
+def test_the_csv(tmp_path: Path, pairs: Pairs) -> None:
+    folder = write_labels(tmp_path / "audit", DRAWN, pairs).parent
     assert (folder / "labels.csv").read_bytes().startswith(b"\xef\xbb\xbf")
     assert len(list(folder.glob("images/*.jpg"))) == N - 1
     found = {int(r["pair_id"]): r for r in csv_rows(folder / "labels.csv")}
@@ -288,19 +280,19 @@ def test_the_csv(tmp_path: Path, pairs: Pairs, drawn_labels: AuditSample) -> Non
     assert not [p for p in tmp_path.rglob(".cleanpairs*")]
 
 
-def test_labels_are_not_overwritten(tmp_path: Path, pairs: Pairs, drawn_labels: AuditSample) -> None:
+def test_labels_are_not_overwritten(tmp_path: Path, pairs: Pairs) -> None:
     folder = tmp_path / "audit"
-    write_labels(folder, drawn_labels, pairs)
+    write_labels(folder, DRAWN, pairs)
     with pytest.raises(OutputExistsError, match=r"exists; --overwrite \(overwrite=True\) replaces it"):
-        write_labels(folder, drawn_labels, pairs)
-    write_labels(folder, drawn_labels, pairs, overwrite=True)
+        write_labels(folder, DRAWN, pairs)
+    write_labels(folder, DRAWN, pairs, overwrite=True)
     (folder / "thesis.tex").write_text("years", encoding="utf-8")
     with pytest.raises(OutputExistsError, match=r"'thesis\.tex', which is no part of what would be written"):
-        write_labels(folder, drawn_labels, pairs, overwrite=True)
+        write_labels(folder, DRAWN, pairs, overwrite=True)
     assert (folder / "thesis.tex").read_text(encoding="utf-8") == "years"
     (folder / "thesis.tex").rename(folder / "label.html")
     with pytest.raises(OutputExistsError, match=r"'label\.html', which is no part"):
-        write_labels(folder, drawn_labels, pairs, overwrite=True)
+        write_labels(folder, DRAWN, pairs, overwrite=True)
 
 
 @pytest.mark.parametrize(
@@ -313,9 +305,9 @@ def test_labels_are_not_overwritten(tmp_path: Path, pairs: Pairs, drawn_labels: 
     ],
 )
 def test_labels_are_not_deleted_however_a_spreadsheet_saves_them(
-    tmp_path: Path, pairs: Pairs, drawn_labels: AuditSample, before: str, header: str, encoding: str
+    tmp_path: Path, pairs: Pairs, before: str, header: str, encoding: str
 ) -> None:
-    path = write_labels(tmp_path / "audit", drawn_labels, pairs)
+    path = write_labels(tmp_path / "audit", DRAWN, pairs)
     mark = ";" if ";" in header else ","
     fields = {"pair_id": "3", "key": "café", "stratum": "0 to 1", "matched": "1"}
     row = mark.join(fields[name.strip().lower()] for name in header.split(mark))
@@ -326,7 +318,7 @@ def test_labels_are_not_deleted_however_a_spreadsheet_saves_them(
             path.write_bytes(f"{before}{header}\n{rows}\n".encode(encoding))
             for overwrite in (False, True):  # the first refusal does not advise to overwrite
                 with pytest.raises(OutputExistsError, match="1 label given by hand"):
-                    write_labels(path.parent, drawn_labels, pairs, overwrite=overwrite)
+                    write_labels(path.parent, DRAWN, pairs, overwrite=overwrite)
     finally:
         csv.field_size_limit(limit)
 
@@ -336,21 +328,19 @@ MEANS = [1, 0, 1, 0, 1, 0, 1, 0, 1, 0, np.nan, np.nan, np.nan, 1, 0]
 
 
 @pytest.mark.parametrize(("delimiter", "encoding"), [(",", "utf-8-sig"), (";", "utf-8"), ("\t", "utf-16")])
-def test_there_and_back(
-    tmp_path: Path, pairs: Pairs, drawn_labels: AuditSample, scores: np.ndarray, delimiter: str, encoding: str
-) -> None:
-    table = csv_rows(write_labels(tmp_path / "audit", drawn_labels, pairs))
+def test_there_and_back(tmp_path: Path, pairs: Pairs, delimiter: str, encoding: str) -> None:
+    table = csv_rows(write_labels(tmp_path / "audit", DRAWN, pairs))
     for k, row in enumerate(table):
         row["matched"] = WORDS[k % len(WORDS)]
-    got = read_labels(save(tmp_path / "l.csv", table, delimiter, encoding), keys=pairs.keys, correspondence=scores)
+    got = read_labels(save(tmp_path / "l.csv", table, delimiter, encoding), keys=pairs.keys, correspondence=SCORES)
     assert np.array_equal(got.matched, [MEANS[k % len(WORDS)] for k in range(N)], equal_nan=True)
     for name in ("pair_id", "stratum", "edges", "weight", "correspondence"):
-        assert np.allclose(getattr(got, name), getattr(drawn_labels, name)), name
+        assert np.allclose(getattr(got, name), getattr(DRAWN, name)), name
 
 
-def test_what_a_spreadsheet_does(tmp_path: Path, pairs: Pairs, drawn_labels: AuditSample, scores: np.ndarray) -> None:
+def test_what_a_spreadsheet_does(tmp_path: Path, pairs: Pairs) -> None:
     """Sorts, drops rows and columns, adds its own, eats zeros and digits of keys, leaves empty lines."""
-    table = sorted(csv_rows(write_labels(tmp_path / "audit", drawn_labels, pairs)), key=lambda r: r["caption"])[3:]
+    table = sorted(csv_rows(write_labels(tmp_path / "audit", DRAWN, pairs)), key=lambda r: r["caption"])[3:]
     mangled = {"007": "7", "12345678901234567": "1.23457E+16"}
     table = [
         {"note": "", "Matched": "1", "pair_id": r["pair_id"] + ".0", "key": mangled.get(r["key"], r["key"]),
@@ -359,35 +349,31 @@ def test_what_a_spreadsheet_does(tmp_path: Path, pairs: Pairs, drawn_labels: Aud
     ]  # fmt: skip
     path = save(tmp_path / "l.csv", table, ";")
     path.write_text("sep=;\n" + path.read_text(encoding="utf-8") + "\n;;;;\n", encoding="utf-8")
-    got = read_labels(path, keys=pairs.keys, correspondence=scores)
+    got = read_labels(path, keys=pairs.keys, correspondence=SCORES)
     assert len(got) == N - 3 and got.labelled.all()
     assert np.isclose(got.weight.sum(), N)  # the others of a stratum stand for those that went
 
 
-def test_an_update_keeps_the_sample_and_has_the_labels(
-    tmp_path: Path, pairs: Pairs, drawn_labels: AuditSample, scores: np.ndarray
-) -> None:
-    path = write_labels(tmp_path / "audit", drawn_labels, pairs)
+def test_an_update_keeps_the_sample_and_has_the_labels(tmp_path: Path, pairs: Pairs) -> None:
+    path = write_labels(tmp_path / "audit", DRAWN, pairs)
     before = csv_rows(path)
-    update_labels(path, replace(drawn_labels, matched=np.where(np.arange(N) < 2, [1.0, 0.0] * (N // 2), np.nan)), pairs)
+    update_labels(path, replace(DRAWN, matched=np.where(np.arange(N) < 2, [1.0, 0.0] * (N // 2), np.nan)), pairs)
     assert [row | {"matched": ""} for row in csv_rows(path)] == before and len(list(path.parent.iterdir())) == 2
-    np.testing.assert_array_equal(read_labels(path, keys=pairs.keys, correspondence=scores).matched[:3], [1, 0, np.nan])
+    np.testing.assert_array_equal(read_labels(path, keys=pairs.keys, correspondence=SCORES).matched[:3], [1, 0, np.nan])
 
 
-def test_an_update_leaves_what_a_person_has_added(
-    tmp_path: Path, pairs: Pairs, drawn_labels: AuditSample, scores: np.ndarray
-) -> None:
+def test_an_update_leaves_what_a_person_has_added(tmp_path: Path, pairs: Pairs) -> None:
     rows = [
         {
             "Note": f"'{i}; mine",
             "Matched": "yes" if i < 3 else "?",
             **{k: row[k] for k in ("pair_id", "key", "stratum")},
         }
-        for i, row in enumerate(csv_rows(write_labels(tmp_path / "audit", drawn_labels, pairs)))
+        for i, row in enumerate(csv_rows(write_labels(tmp_path / "audit", DRAWN, pairs)))
     ]
     path = save(tmp_path / "l.csv", rows, ";")
     path.write_text("sep=;\n" + path.read_text(encoding="utf-8"), encoding="utf-8")
-    sample = read_labels(path, keys=pairs.keys, correspondence=scores)
+    sample = read_labels(path, keys=pairs.keys, correspondence=SCORES)
     update_labels(path, replace(sample, matched=np.array([1.0, 0.0, *[np.nan] * (N - 3), 1.0])), pairs)
     changed = {1: "0", 2: "", N - 1: "1"}  # the third answer was taken back
     text = path.read_text(encoding="utf-8-sig")
@@ -438,15 +424,13 @@ def test_an_empty_field_is_no_answer_and_a_file_without_rows_is_refused(tmp_path
         (lambda t: t.clear() or t.append({"pair_id": "", "matched": "", "key": "", "stratum": ""}), ["no row"]),
     ],
 )
-def test_errors_name_line_and_column(
-    tmp_path: Path, pairs: Pairs, drawn_labels: AuditSample, scores: np.ndarray, change: Any, words: list[str]
-) -> None:
-    table = csv_rows(write_labels(tmp_path / "audit", drawn_labels, pairs))
-    order = np.argsort(drawn_labels.pair_id)[::-1]
+def test_errors_name_line_and_column(tmp_path: Path, pairs: Pairs, change: Any, words: list[str]) -> None:
+    table = csv_rows(write_labels(tmp_path / "audit", DRAWN, pairs))
+    order = np.argsort(DRAWN.pair_id)[::-1]
     table = [table[k] for k in order]  # the first rows have high scores
     change(table)
     with pytest.raises(DataError) as caught:
-        read_labels(save(tmp_path / "l.csv", table), keys=pairs.keys, correspondence=scores)
+        read_labels(save(tmp_path / "l.csv", table), keys=pairs.keys, correspondence=SCORES)
     assert all(w in str(caught.value) for w in words), str(caught.value)
 
 

@@ -29,13 +29,10 @@ def write_flat(path: Path, n: int, **more: Any) -> Path:
 
 
 def write_lists(path: Path, sizes: list[int], spelled: bool = False) -> Path:
-    captions: list[Any] = [[f"text {i}.{j}" for j in range(size)] for i, size in enumerate(sizes)]
-    captions = [json.dumps(cell) for cell in captions] if spelled else captions
-    images = [png(i) for i in range(len(sizes))]
-    kind = pa.string() if spelled else pa.list_(pa.string())
-    schema = pa.schema([("key", pa.string()), ("image", pa.binary()), ("captions", kind)])
-    keys = [f"k{i}" for i in range(len(sizes))]
-    return write_table(path, pa.table({"key": keys, "image": images, "captions": captions}, schema=schema))
+    captions = [[f"text {i}.{j}" for j in range(size)] for i, size in enumerate(sizes)]
+    lists = pa.array(captions, pa.list_(pa.string()))
+    table = pa.table(columns(len(sizes), caption=list(map(json.dumps, captions)) if spelled else lists))
+    return write_table(path, table.drop_columns("site").rename_columns({"caption": "captions"}))
 
 
 @pytest.fixture

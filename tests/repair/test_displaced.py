@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -201,8 +202,7 @@ def test_captions_of_a_row_move_together_and_each_once() -> None:
     count = [2, 2, 2, 1, 2, 2, 2, 2, 2]
     rows = np.repeat(np.arange(9), count)
     pairs = Pairs.from_arrays(captions, features=np.eye(9, dtype=np.float32), image_index=rows)
-    pairs = load_pairs(pairs)
-    object.__setattr__(pairs, "row", rows)
+    pairs = replace(pairs, row=rows)
     distance = np.array([1, 1, 1, 1, 1, 1, 2, 1, 0])
     probability = np.array([0.9, 0.9, 0.9, 0.4, 0.9, 0.9, 0.95, 0.6, 0])
     at = {int(p) for p in np.flatnonzero(rows == 5)}

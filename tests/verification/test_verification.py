@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,11 @@ from cleanpairs.commands.run import SCORES_SCHEMA, write_scores
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.plain import plain
 from cleanpairs.core.recipe import Recipe
-from cleanpairs.core.regular import sha256_of
-from cleanpairs.data import ParquetSink
 from cleanpairs.export import export_pairs
 from cleanpairs.ops.columns import with_columns
 from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.verification import Verification, kind_of, verify_path
-from tests.helpers import plan_of, vector_column, write_table
+from tests.helpers import edit_exported, plan_of, vector_column, write_table
 
 N = 24
 
@@ -99,17 +96,6 @@ def test_a_damaged_page_is_named_by_row_group_and_column(tmp_path: Path) -> None
         assert not [p for p in places if "column" in p and "caption" not in p]
 
 
-def edit_parquet(path: Path, change: Callable[[pa.Table], pa.Table]) -> None:
-    """Edit a file of an export and its entry in the manifest: what is left to notice is what it says."""
-    table = change(pq.read_table(path))
-    with ParquetSink(path, table.schema, image_feature=False) as sink:
-        sink.write(table)
-    manifest = next(path.parent.glob("*.manifest.json"))
-    noted = json.loads(manifest.read_text())
-    noted["files"][path.name] |= {"bytes": path.stat().st_size, "sha256": sha256_of(path), "rows": len(table)}
-    manifest.write_text(json.dumps(noted))
-
-
 def put(table: pa.Table, name: str, row: int, value: Any) -> pa.Table:
     values = table[name].to_pylist()
     values[row] = value
@@ -134,7 +120,7 @@ def put(table: pa.Table, name: str, row: int, value: Any) -> pa.Table:
 )
 def test_rows_that_do_not_add_up_are_found(tmp_path: Path, file: str, change: Any, words: list[str]) -> None:
     out = export(tmp_path)
-    edit_parquet(tmp_path / file, change)
+    edit_exported(tmp_path / file, change)
     found = verify_path(out)
     assert "SHA-256" not in said(found)
     assert all(word in said(found) for word in words), said(found)
