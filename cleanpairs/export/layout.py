@@ -22,6 +22,7 @@ from cleanpairs.ops.columns import (
     grouped,
     is_image_struct,
     is_list,
+    list_lengths,
     one_array,
     recast,
     replace_values,
@@ -372,7 +373,7 @@ class _CleanedRows:
 
 def _of_pairs(column: pa.Array, row: np.ndarray, position: np.ndarray, hidden: np.ndarray) -> pa.Array:
     """One score a pair (k,) out of a ``column`` (n,) of lists. Null where that is short, or at ``hidden`` (k,)."""
-    lengths = np.asarray(pc.fill_null(pc.list_value_length(column), 0), np.int64)
+    lengths = list_lengths(column)
     starts = np.cumsum(lengths) - lengths
     missing = hidden | (position >= lengths[row])
     at = pa.array(np.where(missing, 0, starts[row] + position), mask=missing)

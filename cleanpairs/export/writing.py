@@ -331,8 +331,7 @@ class Export:
                 work = ExportWork(source, plan, layout, donor_values, roles)
                 whole = Partition(0, 0, source.n_rows)
                 batches = work.by(engine, parts, settings.overwrite) if engine.remote else work.tables(whole)
-                recaption = plan.head.settings.get("recaption")
-                rows, parts_of, actions, reasons, named = self._write(batches, layout, staged, recaption, plan.pairs)
+                rows, parts_of, actions, reasons, named = self._write(batches, layout, staged, plan)
             counts = {"pairs": plan.pairs, **count_actions(actions)}
             self._check(rows, counts, out_rows, staged)
             refuse_changed_input(source)
@@ -349,19 +348,14 @@ class Export:
         )  # fmt: skip
 
     def _write(
-        self,
-        batches: Iterable[dict[str, pa.Table]],
-        layout: Layout,
-        staged: Mapping[str, Path],
-        recaption: Any,
-        pairs: int,
+        self, batches: Iterable[dict[str, pa.Table]], layout: Layout, staged: Mapping[str, Path], plan: Decisions
     ) -> tuple[Mapping[str, int], Mapping[str, int], Counter[str], Counter[str], bool]:
         """Write all files, batch by batch. Return the rows of each, and of the files of a directory, the pairs of each
         action, the dropped ones of each reason, and whether images are paths (:meth:`Layout.names_files`).
 
-        ``recaption``: the ledger's note of the model that wrote captions. ``pairs``: how many there will be.
+        The ledger notes the model that wrote captions for the ``plan``.
         """
-        schema = Ledger(layout).schema
+        schema, recaption = Ledger(layout).schema, plan.head.settings.get("recaption")
         if recaption is not None:
             schema = schema.with_metadata({**schema.metadata, b"cleanpairs.recaption": json.dumps(recaption)})
         schemas = {"ledger": schema, "dropped": layout.dropped_schema}
@@ -379,7 +373,7 @@ class Export:
                     sinks[role].write(table)
                 actions.update(counted(lines["action"]))
                 reasons.update(counted(filtered(lines, pc.equal(lines["action"], "drop"))["reason"].drop_null()))
-                CurrentProgress.advance("writing", "pairs", sinks["ledger"].rows, pairs)
+                CurrentProgress.advance("writing", "pairs", sinks["ledger"].rows, plan.pairs)
         return {role: sink.rows for role, sink in sinks.items()}, out.parts, actions, reasons, named
 
     def _sink_of(self, role: str) -> type[ParquetSink] | type[CsvSink]:

@@ -131,8 +131,7 @@ class RepairSettings:
 
     def noted(self) -> dict[str, Any]:
         """Return the settings as a plan keeps them, in addition to the threshold and the least score."""
-        known = asdict(self)
-        return {name: known[name] for name in known if name not in ("threshold", "min_repair_score")}
+        return {name: value for name, value in asdict(self).items() if name not in ("threshold", "min_repair_score")}
 
 
 def changed(settings: RepairSettings | None, changes: Mapping[str, Any]) -> RepairSettings:

@@ -87,9 +87,8 @@ class DecisionLog:
 
     def __init__(self, path: str | Path, fingerprint: str, pairs: int) -> None:
         self.path, self._about, self._n = Path(path), {"data": fingerprint, "pairs": pairs}, pairs
-        self.damaged = (
-            0  # lines that cannot be used: half written by a killed process, or with a caption that is no text
-        )
+        # Lines that cannot be used: half written by a killed process, or with a caption that is no text.
+        self.damaged = 0
         self._made: dict[str, Decision] = {}  # all that were ever made, by name, in order
         self._undone: set[str] = set()
         self._of: dict[int, list[Decision]] = {}  # by pair
