@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from cleanpairs import load_pairs
@@ -45,13 +44,10 @@ def test_a_folder_is_exported_as_it_came(make_plan: Any, mixed: Any, tmp_path: P
 @pytest.mark.parametrize("struct", [False, True])
 @pytest.mark.parametrize("name", ["parquet", "datasets", "csv", "webdataset", "uids"])
 def test_where_lone_paths_lead_is_said(name: str, struct: bool, make_plan: Any, tmp_path: Path) -> None:
-    folder = tmp_path / "in"
-    folder.mkdir()
-    (folder / "a b.png").write_bytes(picture(0))
+    folder = write_pictures(tmp_path / "in", ["a b.png"])
     images = pa.array([{"bytes": None, "path": "a b.png"}], IMAGE_TYPE) if struct else pa.array(["a b.png"])
     table = pa.table({"image_path": images, "caption": ["a"], "uid": ["0" * 32]})
-    pq.write_table(table, folder / "in.parquet")
-    pairs = load_pairs(folder / "in.parquet")
+    pairs = load_pairs(write_table(folder / "in.parquet", table))
     for out in (tmp_path / "out dir" / "out", folder / "out"):
         summary = export_pairs(pairs, make_plan(pairs), out.with_suffix(".csv" if name == "csv" else ""), format=name)
         wanted = folder if name in ("parquet", "datasets", "csv") and out.parent != folder else None
@@ -88,10 +84,6 @@ def test_what_a_csv_cannot_hold(make_pairs: Any, make_plan: Any, tmp_path: Path)
     packed = load_pairs(tmp_path / "tars")
     with pytest.raises(ConfigError, match=r"images are in tars.*--format webdataset"):
         export_pairs(packed, make_plan(packed), tmp_path / "out.csv")
-    table = pq.read_table(pairs.source.paths[0])
-    cells = pa.array(
-        [{"bytes": cell["bytes"], "path": None} for cell in table["image"].to_pylist()], table["image"].type
-    )
-    pairs = load_pairs(write_table(tmp_path / "nameless.parquet", table.set_column(2, "image", cells)))
+    pairs = make_pairs(3, image=pa.array([{"bytes": picture(0), "path": None}] * 3, IMAGE_TYPE))
     with pytest.raises(DataError, match=r"image of row 0 of out\.csv has no file name"):
         export_pairs(pairs, make_plan(pairs), tmp_path / "out.csv")

@@ -10,7 +10,6 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
 
 from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError, OutputExistsError
 from cleanpairs.data import Pairs, load_pairs
@@ -19,7 +18,7 @@ from cleanpairs.export.writing import ExportWork
 from cleanpairs.repair.plan import RepairPlan, wrong_in_output
 from cleanpairs.verification import verify_path
 from tests.helpers import picture as png
-from tests.helpers import plan_of, write_table
+from tests.helpers import plan_of, write_pictures, write_table
 
 from .conftest import columns, restored
 
@@ -296,14 +295,13 @@ def test_the_ledger_adds_up_on_random_plans(tmp_path_factory: pytest.TempPathFac
 @pytest.mark.parametrize("kind", ["columns", "texts"])
 def test_what_was_read_through_a_copy_is_still_the_input(tmp_path: Path, kind: str) -> None:
     """Joined columns and .txt beside images are read from a copy in the cache directory."""
-    (folder := tmp_path / "in").mkdir()
+    names = [f"{i}.png" for i in range(3)]
+    folder = write_pictures(tmp_path / "in", names)
     for i in range(3):
-        Image.new("RGB", (8, 8), (i * 60, 9, 99)).save(folder / f"{i}.png")
         (folder / f"{i}.txt").write_text(f"caption {i}")
     data, changed, options = folder, folder / "2.txt", {}
     if kind == "columns":
         data, options = tmp_path / "v.parquet", {"text_column": "title,description"}
-        names = [f"{i}.png" for i in range(3)]
         pq.write_table(pa.table({"image": names, "title": list("abc"), "description": list("def")}), data)
         changed = data
     pairs = load_pairs(data, image_root=folder, **options)

@@ -18,7 +18,7 @@ from cleanpairs.data import writing as data_writing
 from cleanpairs.export import ExportSummary, diff_export, export_pairs, restore, restore_export
 from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.verification import verify_path
-from tests.helpers import edit_exported, embedding_folder, plan_of, write_table
+from tests.helpers import edit_exported, embedding_folder, plan_of, write_pictures, write_table
 from tests.helpers import picture as png
 
 from .conftest import columns, restored
@@ -427,9 +427,7 @@ def test_an_input_of_more_rows_than_were_read_is_not_written_over(tmp_path: Path
 def write_folder(folder: Path) -> Path:
     lines = ["file_name,caption,id", "0.png,text 0,a", "1.png,text 1", "none.png,text 2,c", "3.png,text 3,d"]
     (folder / "captions.csv").write_text("\n".join(lines))
-    for i in range(4):
-        (folder / f"{i}.png").write_bytes(png(i))
-    return folder
+    return write_pictures(folder, [f"{i}.png" for i in range(4)])
 
 
 def write_vectors(folder: Path) -> Path:

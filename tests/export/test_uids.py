@@ -16,6 +16,7 @@ from cleanpairs.export import diff_export, export_pairs, restore_export
 from cleanpairs.ops.columns import with_columns
 from cleanpairs.repair.actions import REASONS, UNDETERMINED
 from cleanpairs.verification import verify_path
+from tests.helpers import write_table
 
 
 def documented(uids: list[str]) -> np.ndarray:
@@ -82,8 +83,7 @@ def test_what_gives_no_list(make_pairs: Any, make_plan: Any, tmp_path: Path) -> 
         export_pairs(pairs, make_plan(pairs), tmp_path / "kept.npy")
     pairs = make_pairs(3)
     table = pq.read_table(pairs.source.paths[0]).rename_columns(["key", "uids", "image", "caption"])
-    pq.write_table(table, pairs.source.paths[0])
-    pairs = load_pairs(pairs.source.paths[0])
+    pairs = load_pairs(write_table(tmp_path / "uids.parquet", table))
     with pytest.raises(ConfigError, match=r"none; did you mean 'uids'\? Name its ids 'uid' and fit again"):
         export_pairs(pairs, make_plan(pairs), tmp_path / "kept.npy")
     assert not (tmp_path / "kept.npy").exists() and not (tmp_path / "kept.npy.ledger.parquet").exists()

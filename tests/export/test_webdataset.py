@@ -11,12 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import webdataset
-from PIL import Image
 
 from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError
 from cleanpairs.data import load_pairs
 from cleanpairs.export import export_pairs, webdataset_format
-from tests.helpers import write_table
+from tests.helpers import write_pictures, write_table
 
 # webdataset leaves the tars that it read to the garbage collector
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -116,17 +115,15 @@ def test_values_that_json_does_not_have(make_pairs: Any, make_plan: Any, tmp_pat
 
 @pytest.mark.parametrize("kind", ["webp", "avif"])
 def test_images_of_paths_are_embedded_and_vectors_stay_beside(tmp_path: Path, make_plan: Any, kind: str) -> None:
-    folder = tmp_path / "data"
-    (folder / "img").mkdir(parents=True)
-    for i in range(3):
-        Image.new("RGB", (4, 4), (i, 0, 0)).save(folder / "img" / f"{i}.{kind}", quality=100)
+    folder, names = tmp_path / "data", [f"{i}.{kind}" for i in range(3)]
+    write_pictures(folder / "img", names, kind)
     features = pa.array([[0.5, float(i)] for i in range(3)], pa.list_(pa.float32()))
-    table = {"image": [f"img/{i}.{kind}" for i in range(3)], "caption": list("abc"), "image_features": features}
+    table = {"image": [f"img/{name}" for name in names], "caption": list("abc"), "image_features": features}
     pairs = load_pairs(write_table(folder / "in.parquet", table))
     out = tmp_path / "shards"
     export_pairs(pairs, make_plan(pairs), out, format="webdataset")
     read = samples(out)
-    assert [s[kind] for s in read] == [(folder / "img" / f"{i}.{kind}").read_bytes() for i in range(3)]
+    assert [s[kind] for s in read] == [(folder / "img" / name).read_bytes() for name in names]
     assert [s["__key__"] for s in read] == ["000000000", "000000001", "000000002"]
     assert "image_features" not in json.loads(read[0]["json"])
     assert pq.read_table(out / "00000.parquet")["image_features"].to_pylist()[2] == [0.5, 2.0]
