@@ -29,6 +29,7 @@ from PIL import Image
 
 from cleanpairs import Pairs, load_pairs
 from cleanpairs.core.errors import DataError
+from cleanpairs.core.recipe import Recipe
 from cleanpairs.core.regular import sha256_of
 from cleanpairs.data import ParquetSink
 from cleanpairs.engine import Partition
@@ -180,6 +181,14 @@ def assert_not_loaded(words: str, data: Any, **options: Any) -> None:
     """The data is refused with a :class:`DataError`, whose message these words match, a pattern."""
     with pytest.raises(DataError, match=words):
         load_pairs(data, **options)
+
+
+def fit_beside(data: Path, *overrides: str, streamed_from: int = 50_000, **options: Any) -> dict[str, Any]:
+    """Fit to the data, into the directory ``run`` beside it. Returns the result."""
+    from cleanpairs.commands.fit import fit_run
+
+    recipe = Recipe.resolve(None, overrides=list(overrides), options={"train": str(data), **options})
+    return fit_run(recipe, out=data.parent / "run", latest=False, streamed_from=streamed_from)
 
 
 def write_tar(path: Path, members: Iterable[tuple[str, bytes]]) -> Path:

@@ -15,11 +15,9 @@ import pytest
 from pyarrow import csv as pq_csv
 
 from cleanpairs.commands import rematch
-from cleanpairs.commands.fit import fit_run
 from cleanpairs.commands.rematch import WrittenPlan, rematch_run
 from cleanpairs.commands.run import ANSWERS, PLAN, Run
 from cleanpairs.core.errors import ConfigError
-from cleanpairs.core.recipe import Recipe
 from cleanpairs.correspondence import pair_probability
 from cleanpairs.correspondence.pair_probability import PairNumbers
 from cleanpairs.engine import make_engine
@@ -29,6 +27,7 @@ from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.repair.planning import judged_pairs
 from cleanpairs.repair.settings import RepairSettings
 from cleanpairs.review.log import DecisionLog
+from tests.helpers import fit_beside
 
 NUMBERS = ("repair_score", "margin", "confidence", "correspondence")
 
@@ -59,9 +58,8 @@ def write(path: Path, n: int, wrong: float, seed: int = 0, dim: int = 16) -> Pat
 
 def fit(data: Path, *overrides: str, **options: Any) -> Run:
     """A run beside the data, by default of clip-score on vectors of both sides."""
-    given = {"train": str(data), "method": "clip-score", "device": "cpu", **options}
-    named = ["require_dependence=false", *(overrides or ["text_encoder=features"])]
-    fit_run(Recipe.resolve(None, overrides=named, options=given), out=data.parent / "run", latest=False)
+    given = {"method": "clip-score", "device": "cpu", **options}
+    fit_beside(data, "require_dependence=false", *(overrides or ["text_encoder=features"]), **given)
     return Run(data.parent / "run")
 
 

@@ -15,18 +15,15 @@ import torch
 
 from cleanpairs.commands import score as scoring
 from cleanpairs.commands.export import export_plan
-from cleanpairs.commands.fit import fit_run
 from cleanpairs.commands.rematch import rematch_run
-from cleanpairs.commands.run import Run
 from cleanpairs.commands.score import score_stream
 from cleanpairs.core.errors import DataError, ResourceError
-from cleanpairs.core.recipe import Recipe
 from cleanpairs.engine import make_engine, plan_partitions, run_partitions
 from cleanpairs.engine.ray import RayEngine
 from cleanpairs.export import writing
 from cleanpairs.ops import search
 from cleanpairs.repair.settings import RepairSettings
-from tests.commands.test_rematch import write
+from tests.commands.test_rematch import fit, write
 
 pytestmark = [
     pytest.mark.cluster,
@@ -93,10 +90,7 @@ def test_score_rematch_and_export_are_those_of_one_process_though_workers_die(
     for module, name, rows in (*works, (search, "_FLAT_BLOCK", 20)):
         monkeypatch.setattr(module, name, rows)
     data = write(tmp_path / "data.parquet", 300, wrong=0.4)
-    options = {"train": str(data), "method": "clip-score", "device": "cpu"}
-    recipe = Recipe.resolve(None, overrides=["text_encoder=features", "require_dependence=false"], options=options)
-    fit_run(recipe, out=tmp_path / "run", latest=False)
-    run, settings = Run(tmp_path / "run"), RepairSettings(threshold=0.75, repairs="plausible", targets="text")
+    run, settings = fit(data), RepairSettings(threshold=0.75, repairs="plausible", targets="text")
     here, there = (tmp_path / name for name in ("here", "there"))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -14,10 +14,9 @@ from pyarrow import csv
 
 from cleanpairs import ClipScore, Pairs, load_pairs
 from cleanpairs.commands.export import export_run
-from cleanpairs.commands.fit import fit_run, result_table
+from cleanpairs.commands.fit import result_table
 from cleanpairs.commands.rematch import rematch_run
 from cleanpairs.commands.run import Run
-from cleanpairs.core.recipe import Recipe
 from cleanpairs.correspondence.displacement import Displacement
 from cleanpairs.estimators.frozen import displaced_in_vectors
 from cleanpairs.estimators.spaces import displaced_between_spaces
@@ -29,7 +28,7 @@ from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.repair.settings import RepairSettings
 from cleanpairs.report import write_report
 from cleanpairs.verification.verifying import verify_path
-from tests.helpers import unit, vector_column, write_table
+from tests.helpers import fit_beside, unit, vector_column, write_table
 
 
 def write(
@@ -81,10 +80,7 @@ def test_every_displaced_row_gets_its_own_caption_and_an_orphan_none(tmp_path: P
 def test_the_ledger_names_the_rule_and_the_export_is_verified_and_undone(tmp_path: Path, streamed_from: int) -> None:
     data = tmp_path / "data.parquet"
     write(data)
-    options = {"train": str(data), "method": "clip-score", "device": "cpu"}
-    found = fit_run(
-        Recipe.resolve(None, overrides=["text_encoder=features"], options=options), out=tmp_path / "run", latest=False
-    )
+    found = fit_beside(data, "text_encoder=features", method="clip-score", device="cpu")
     assert any("the caption of each image stands 2 rows down" in block["why"] for block in found["displaced"])
     run = Run(tmp_path / "run")
     y = run.scores().correspondence
@@ -231,8 +227,7 @@ def test_a_caption_at_another_row_of_its_image_is_matched(tmp_path: Path, stream
     owner = np.roll(np.arange(n), 1)
     sides = {"image_features": vector_column(shown), "text_features": vector_column(texts)}
     data = write_table(tmp_path / "data.parquet", {"caption": [f"text {i}" for i in owner], **sides})
-    recipe = Recipe.resolve(None, options={"train": str(data), "seed": 0})
-    result = fit_run(recipe, out=tmp_path / "run", latest=False, streamed_from=streamed_from)
+    result = fit_beside(data, streamed_from=streamed_from, seed=0)
     assert result["displaced"] and 50 < result["flagged"] < 80
     assert result["noise_rate_interval"][0] < 0.2 < result["noise_rate"] + 0.01 < 0.3
     rematch_run(Run.open(tmp_path / "run"), tmp_path / "plan.parquet", RepairSettings(), streamed_from=streamed_from)
@@ -243,8 +238,7 @@ def test_a_caption_at_another_row_of_its_image_is_matched(tmp_path: Path, stream
 def test_displaced_rows_are_flagged_where_a_few_pairs_have_no_other_evidence(tmp_path: Path) -> None:
     """Of 40 rows, whose captions all stand a row down, no pair is known to be worse than another but by the rule."""
     write(tmp_path / "data.parquet", n=40, first=0, last=40, distance=1)
-    recipe = Recipe.resolve(None, options={"train": str(tmp_path / "data.parquet"), "seed": 0})
-    result = fit_run(recipe, out=tmp_path / "run", latest=False)
+    result = fit_beside(tmp_path / "data.parquet", seed=0)
     (block,) = result["displaced"]
     assert result["flagged"] == 40 and 0 < result["threshold"] <= 0.5, block
     rematch_run(Run.open(tmp_path / "run"), tmp_path / "plan.parquet", RepairSettings())

@@ -11,16 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from cleanpairs import load_pairs
-from cleanpairs.commands.fit import fit_run
 from cleanpairs.commands.run import SCORES_SCHEMA, write_scores
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.plain import plain
-from cleanpairs.core.recipe import Recipe
 from cleanpairs.export import export_pairs
 from cleanpairs.ops.columns import with_columns
 from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.verification import Verification, kind_of, verify_path
-from tests.helpers import edit_exported, plan_of, vector_column, write_table
+from tests.helpers import edit_exported, fit_beside, plan_of, vector_column, write_table
 
 N = 24
 
@@ -199,10 +197,8 @@ def test_a_scores_table_that_contradicts_itself(tmp_path: Path, name: str, row: 
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("fitted")
-    data = corpus(folder / "data.parquet")
-    options = {"train": str(data), "method": "infonce", "epochs": 1, "device": "cpu", "seed": 0}
-    recipe = Recipe.resolve(None, overrides=["dim=8", "dim_word=4", "batch_size=8"], options=options)
-    fit_run(recipe, out=folder / "run", latest=False)
+    sizes, how = ("dim=8", "dim_word=4", "batch_size=8"), {"method": "infonce", "epochs": 1, "device": "cpu", "seed": 0}
+    fit_beside(corpus(folder / "data.parquet"), *sizes, **how)
     return folder / "run"
 
 
