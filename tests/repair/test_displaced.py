@@ -145,8 +145,7 @@ def test_displaced_rows_are_the_least_noise_rate(tmp_path: Path) -> None:
 
 def test_pairs_in_place_are_judged_by_their_own_share_of_mismatched_ones(tmp_path: Path) -> None:
     owner = write(tmp_path / "data.parquet", n=600, first=100, last=500, distance=1, spread=1.2)
-    given = {"train": str(tmp_path / "data.parquet"), "device": "cpu", "seed": 0}
-    result = fit_run(Recipe.resolve(None, overrides=[], options=given), out=tmp_path / "run", latest=False)
+    result = fit_beside(tmp_path / "data.parquet", device="cpu", seed=0)
     run, wrong = Run.open(tmp_path / "run"), owner != np.arange(600)
     y, calibration = run.scores().correspondence, run.calibration()
     kept = y >= result["threshold"]
