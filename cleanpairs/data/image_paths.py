@@ -12,6 +12,7 @@ import pyarrow as pa
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.recipe import DataOptions
 from cleanpairs.data.columns import USUAL_NAMES, find_columns, is_text
+from cleanpairs.data.formats.remote import without_secrets
 from cleanpairs.data.images import embedded, resolve_path
 
 LOOK_AT = 100  # images, of which at least one must exist
@@ -73,7 +74,7 @@ def find_root(paths: Sequence[Any], file: Path, given: str | None, also: Sequenc
         remedy = f"name their folder with --image-root{f' {above[0]}' if above else ''}"
     raise DataError(
         f"none of the first {len(first)} images that {file} names is in {folders[0]} (the first: "
-        f"{first[0][:200]!r}); {remedy}"
+        f"{without_secrets(first[0])[:200]!r}); {remedy}"
     )
 
 

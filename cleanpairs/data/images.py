@@ -20,6 +20,7 @@ from cleanpairs.core.errors import DataError
 from cleanpairs.core.limits import limit
 from cleanpairs.core.regular import error_text, read_bytes, reading
 from cleanpairs.data.formats.file_names import IMAGES
+from cleanpairs.data.formats.remote import without_secrets
 from cleanpairs.data.text import NOT_FINITE, content_hash
 from cleanpairs.ops.mapped import blocks
 
@@ -107,7 +108,8 @@ def resolve_path(path: str, root: Path, table_folder: Path | None = None) -> Pat
     if path[:5].lower() == "file:":
         path = unquote(urlsplit(path).path)
     if "://" in path:
-        raise DataError(f"the image {path[:120]!r} is a URL, and nothing is fetched: download it by img2dataset")
+        shown = without_secrets(path)[:120]
+        raise DataError(f"the image {shown!r} is a URL, and nothing is fetched: download it by img2dataset")
     with reading(f"the image path {path[:120]!r}", "followed", ValueError, RuntimeError):  # links in a circle
         base = root.resolve()
         file = (base / path).resolve()

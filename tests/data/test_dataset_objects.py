@@ -178,14 +178,19 @@ def test_a_stream_whose_rows_do_not_go_together(pictures: bool) -> None:
 def test_files_are_embedded_and_urls_are_not_fetched(tmp_path: Path) -> None:
     coloured(1).save(tmp_path / "1.png")
     features = datasets.Features({"image": datasets.Image(), "caption": datasets.Value("string")})
-    paths = ["https://example.invalid/1.png", str(tmp_path / "1.png"), str(tmp_path / "gone.png"), str(tmp_path)]
+    paths = [
+        "https://a:b@example.invalid/1.png?X=1",
+        str(tmp_path / "1.png"),
+        str(tmp_path / "gone.png"),
+        str(tmp_path),
+    ]
     rows = {"image": [{"path": path, "bytes": None} for path in paths], "caption": list("abcd")}
     listed = datasets.Features({"image": datasets.List(datasets.Image()), "caption": datasets.Value("string")})
     in_lists = datasets.Dataset.from_dict(rows | {"image": [[cell] for cell in rows["image"]]}, listed)
     for data in (datasets.Dataset.from_dict(rows, features), in_lists):
         pairs = load_pairs(data, image_root=tmp_path)
         assert pairs.images.read([1]) == [(tmp_path / "1.png").read_bytes()]
-        assert sorted(pairs.reasons) == [0, 2, 3] and "is a URL, and nothing is fetched" in pairs.reasons[0]
+        assert sorted(pairs.reasons) == [0, 2, 3] and "'https://example.invalid/1.png' is a URL" in pairs.reasons[0]
         assert "gone.png' is missing" in pairs.reasons[2]
 
 

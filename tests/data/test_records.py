@@ -172,6 +172,7 @@ def test_the_right_rows_come_out(
         ("a.csv", b"image,image\n", "'image' more than once"),
         ("a.csv", "image,caption\n".encode("utf-16")[:-1], "cannot be read as UTF-16"),
         ("a.csv", b"image,caption\n0.png," + b"x" * 2**25 + b"\n", r"line 2: .*longer than"),
+        ("a.csv", b"image,caption\nhttps://a:b@c.d/1.png?e,a\n", r"first: 'https://c\.d/1\.png'\); they are URLs"),
         ("a.csv", b"image,caption\nnowhere.png,a\n", "none of the first 1 images .*'nowhere.png'.*--image-root"),
         ("a.csv", b"image,caption,true_mismatch\n0.png,a,maybe\n", "true_mismatch cannot be read as true or.*: .*may"),
         ("a.jsonl", b"{\n", "line 1 is no JSON"),
