@@ -8,9 +8,9 @@ DIR holds NAME_image.npy and NAME_text.npy (n, d). Where it has a CSV named like
 kinds: plain; noisy (noise added to the vectors of both sides); hubbed (images near to all captions, each to another
 degree); rotated (the captions turned: no common space); mixed (half of it turned). noise: a share of captions that
 rotate, "near" (three tenths exchanged with one of the five nearest), or "outside:0.2" (a half of the set, a share of
-whose captions is of the other half). Printed: 1 - AUROC of each, the best possible
-F1 of negCLIPLoss, F1 at the own threshold, the error of the estimated rate, what is flagged, and the bound that counts
-captions of similar pairs (``auto``), less the true rate: below zero it does not hold.
+whose captions is of the other half). Printed: 1 - AUROC of each, the best possible F1 of negCLIPLoss, F1 at the own
+threshold, the error of the estimated rate, what is flagged, and the bound that counts captions of similar pairs
+(``auto``), less the true rate: below zero it does not hold.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from cleanpairs.commands.run import Run, write_scores
 from cleanpairs.commands.score import ScoreWork, roles_of, score_stream
 from cleanpairs.core.limits import one_thread
 from cleanpairs.correspondence.displacement import Displacement, find_displaced_rows
-from cleanpairs.correspondence.similarity import null_pairs, one_space
+from cleanpairs.correspondence.similarity import null_pairs, one_space_by_cosine
 from cleanpairs.data import Pairs, Source
 from cleanpairs.data.readers import load_some, reader_of
 from cleanpairs.engine import plan_partitions
@@ -145,4 +145,4 @@ def _in_one_space(pairs: Pairs) -> bool:
     images, texts = given.vectors(pairs)
     groups = pairs.pair_image_group, pairs.text_group
     vectors = VectorPairs(images[pairs.image_index], texts, *groups)
-    return one_space(*vectors.scores_and_null(vectors, np.stack(null_pairs(*groups, each=1)), kind=None))
+    return one_space_by_cosine(vectors, np.stack(null_pairs(*groups, each=1)))

@@ -331,11 +331,12 @@ def _agreement(pairs: VectorPairs, seed: int, sample: bool = False) -> Similarit
     judged = (np.stack([rows, rows]), null, _near_pairs(pairs))
     alone = [_alone(pairs, background, *each) for each in judged]
     scores = alone if sample else [_within(pairs, background, *each) for each in judged]
-    related = one_space(*(pairs.scores_and_null(pairs, null, kind=None) if sample else scores[:2]))
-    first = calibrate(scores[0], scores[1], draws=0)
-    if null.shape[1] < LEAST_PAIRS or not related or first is None:
+    related = one_space_by_cosine(pairs, null) if sample else one_space(scores[0], scores[1])
+    if null.shape[1] < LEAST_PAIRS or not related:
         return None
-    matched = 1 - first.mismatched(positions(scores[0], scores[0]))
+    calibration = calibrate(scores[0], scores[1], draws=0)
+    assert calibration is not None
+    matched = 1 - calibration.mismatched(positions(scores[0], scores[0]))
     maps, predicted = _predicted(pairs, matched, fold, list(judged))
     scales = np.stack([_scale(each[1]) for each in (alone, predicted)])
     (mean, spread), (mean_of_map, spread_of_map) = _scale(scores[1]), scales[1]
@@ -493,6 +494,23 @@ def one_space(observed: np.ndarray, null: np.ndarray, *, least_z: float = 5.0) -
     """
     deviation = float(np.sqrt((1 / max(len(observed), 1) + 1 / max(len(null), 1)) / 12))
     return (area(observed, null) - 0.5) / deviation >= least_z
+
+
+def one_space_by_cosine(pairs: VectorPairs, null: np.ndarray) -> bool:
+    """Whether the cosines of pairs are above those of random ones. See :func:`one_space`.
+
+    Parameters
+    ----------
+    pairs : VectorPairs
+        N pairs of unit vectors.
+    null : (2, K) int64
+        Rows of the random pairs' images and captions.
+
+    Returns
+    -------
+    bool
+    """
+    return one_space(*pairs.scores_and_null(pairs, null, kind=None))
 
 
 def _corrected(area: float, rate: float) -> float:

@@ -403,7 +403,7 @@ def corrupt(
     elif rate is not None:
         noise = inject_noise(pairs, rate, per=per, seed=seed, kind=kind)
         if rate and not noise.mismatched.any():
-            raise ConfigError(f"noise {rate:g} of the kind {kind} mismatches none of the {len(pairs)} pairs of {data}")
+            raise ConfigError(f"noise {rate:g} of the kind {kind} mismatches none of the {len(pairs)} pairs")
     else:
         raise ConfigError("corrupt needs a rate or a noise file")
     corrupted = apply_noise(pairs, noise)

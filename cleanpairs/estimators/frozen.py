@@ -17,7 +17,7 @@ from cleanpairs.core.parameters import check_choice, number, text
 from cleanpairs.correspondence.calibration import ScoreProbability
 from cleanpairs.correspondence.density_minimum import DensityMinimum
 from cleanpairs.correspondence.score_mixture import ScoreMixture
-from cleanpairs.correspondence.similarity import null_pairs, one_space
+from cleanpairs.correspondence.similarity import null_pairs, one_space_by_cosine
 from cleanpairs.data import ImageSource, Pairs, load_pairs
 from cleanpairs.data.filters import filter_reasons
 from cleanpairs.data.rows import RowBatch
@@ -427,7 +427,7 @@ class FrozenScorer(PairScorer):
         """Correspondence (N,) float32 of the pairs of a fit. Some of these are the background of later ones."""
         null = np.stack(null_pairs(pairs.image_group, pairs.text_group, self.random_state_))
         observed, of_null = self.compare(pairs, pairs, null)
-        related = one_space(*pairs.scores_and_null(pairs, null, kind=None))
+        related = one_space_by_cosine(pairs, null)
         self._fit_probability = ScoreProbability.of(observed, of_null) if related else None
         self._probability = self._fit_probability
         order, most = np.random.default_rng(self.random_state_).permutation(len(pairs)), self._background_pairs

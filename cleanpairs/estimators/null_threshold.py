@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from cleanpairs.correspondence.calibration import UNDETERMINED, Estimate, ScoreProbability, calibrate, noise_rate
-from cleanpairs.correspondence.similarity import LEAST_PAIRS, null_pairs, one_space, unit_pairs
+from cleanpairs.correspondence.similarity import LEAST_PAIRS, null_pairs, one_space, one_space_by_cosine, unit_pairs
 from cleanpairs.ops.matching import places
 from cleanpairs.ops.normalised_similarity import VectorPairs
 from cleanpairs.scoring import Bank, Embeddings
@@ -139,8 +139,7 @@ def null_threshold(y: np.ndarray, pairs: VectorPairs, seed: int = 0) -> tuple[fl
     pairs = unit_pairs(pairs)
     rows = np.stack(null_pairs(pairs.image_group, pairs.text_group, seed))
     observed, null = pairs.scores_and_null(pairs, rows)
-    related = one_space(*pairs.scores_and_null(pairs, rows, kind=None))
-    calibration = calibrate(observed, null, by_score=True, draws=30) if related else None
+    calibration = calibrate(observed, null, by_score=True, draws=30) if one_space_by_cosine(pairs, rows) else None
     if calibration is None:
         return None
     estimate = calibration.noise_rate(len(y))

@@ -80,12 +80,14 @@ class VectorPairs:
 
         ``null`` (2, K): rows of the random pairs' images and captions. ``kind``: as of :meth:`shared`. None: cosines.
         """
-        others, out = [] if kind is None else self._others(pairs, kind, tau), []
-        for rows in (np.tile(np.arange(len(pairs)), (2, 1)), null):
-            cosine = cosines(pairs.images[rows[0]], pairs.texts[rows[1]])
-            shared = [_joined(side[at], cosine, str(kind), tau) for side, at in zip(others, rows, strict=False)]
-            out.append(cosine - (np.mean(shared, axis=0) if shared else 0))
-        return out[0], out[1]
+        observed = cosines(pairs.images, pairs.texts).astype(np.float64)
+        null_scores = cosines(pairs.images[null[0]], pairs.texts[null[1]]).astype(np.float64)
+        if kind is not None:
+            others = self._others(pairs, kind, tau)
+            of_null = [side[rows] for side, rows in zip(others, null, strict=True)]
+            observed -= np.mean([_joined(side, observed, kind, tau) for side in others], axis=0)
+            null_scores -= np.mean([_joined(side, null_scores, kind, tau) for side in of_null], axis=0)
+        return observed, null_scores
 
     def _others(self, pairs: "VectorPairs", kind: str, tau: float) -> list[np.ndarray]:
         """What images and captions of n ``pairs`` share with others: (n, 1) log sums, or the largest (n, 10)."""
