@@ -10,7 +10,8 @@ degree); rotated (the captions turned: no common space); mixed (half of it turne
 rotate, "near" (three tenths exchanged with one of the five nearest), or "outside:0.2" (a half of the set, a share of
 whose captions is of the other half). Printed: 1 - AUROC of each, the best possible F1 of negCLIPLoss, F1 at the own
 threshold, the error of the estimated rate, what is flagged, and the bound that counts captions of similar pairs
-(``auto``), less the true rate: below zero it does not hold.
+(``auto``), less the true rate: below zero it does not hold. Last the repairs of ``auto``: made, right, and expected to
+be right.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import csv
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from sklearn.metrics import roc_auc_score
 
 from cleanpairs import Auto, Pairs
@@ -155,7 +157,18 @@ def judged(x: np.ndarray, t: np.ndarray, at: np.ndarray, epochs: int) -> dict[st
         out[f"{name} flagged"] = flagged.mean()
         if name == "auto":
             out["auto bound"] = model.noise_rate_bound_ - wrong.mean()
+            out |= repaired(model.rematch(pairs).to_pandas(), at)
     return out
+
+
+def repaired(plan: pd.DataFrame, at: np.ndarray) -> dict[str, float]:
+    """How many repairs a plan makes, how many are right, and how many it expects to be."""
+    row = pd.Series(range(len(plan)), plan["pair_id"])
+    made = plan[plan["action"].str.startswith("rematch")]
+    itself, donor = row[made["pair_id"]].to_numpy(), row[made["donor_pair_id"]].to_numpy()
+    text = made["action"].to_numpy() == "rematch_text"
+    right = at[np.where(text, donor, itself)] == np.where(text, itself, donor)
+    return {"repairs": len(made), "right repairs": right.sum(), "expected right": made["confidence"].sum()}
 
 
 def main() -> None:

@@ -1,28 +1,28 @@
 r"""The probability that an image and a caption of different pairs belong together, without a training.
 
-Networks know their training pairs by heart. So everything here is linear or untrained, and out of fold:
+Networks know their training pairs by heart. So everything here is linear or untrained, and out of sample:
 
-1. A predictor learns from all trusted pairs but those of one of K folds. It predicts a caption's vector from an image,
-   and an image's from a caption, by ridge regression and by two means over neighbours. Vectors of one space are
-   compared directly, too.
-2. A logistic regression of held-out trusted pairs against random ones makes one log likelihood ratio l of them.
+1. A predictor learns from two thirds of the trusted pairs. It predicts a caption's vector from an image, and an image's
+   from a caption, by ridge regression and by two means over neighbours. Vectors of one space are compared directly,
+   too. The other pairs are held out.
+2. A logistic regression of held-out pairs against random ones makes one log likelihood ratio l of them.
 3. l - log sum of exp(l) measures how much better a pair is than the image's other captions, and than the caption's
    other images. Both sums are scaled to the number of pairs to repair.
-4. Held-out trusted pairs, taken apart, are repairs whose truth is known, and go through 1 to 3 as the mismatched pairs
-   do. A logistic regression of right on l and both differences gives the probability.
+4. The image of a held-out caption is known, so it is wrong with all images to be repaired. These edges are what a
+   caption has whose image is not among them. With its own image added, it is what a caption has whose image is. A
+   logistic regression of right on l and both differences gives the probability.
+5. The best edges of the captions to be repaired are a mixture of the two kinds. Its share is how many of their images
+   are there: its posterior mean, where each share is as likely before.
 
-Of more than :attr:`PairNumbers.most_exact` pairs to be repaired one predictor judges all. It has learned from a sample
-of the trusted pairs, and sums are taken over samples. The wrong edges of step 4 are then those of held-out images with
-all captions to be repaired: too few held-out captions are nearly right for a held-out image. Vectors of one space are
-looked up where they lie, and predicted by ridge regression alone: only a few numbers are stored for a pair.
+Of more than :attr:`PairNumbers.most_exact` pairs to be repaired, sums are taken over samples. Vectors of one space are
+then looked up where they lie, and predicted by ridge regression alone: only a few numbers are stored for a pair.
 
 The prior has two factors. A right repair takes two mismatched pairs apart: the product of their probabilities. The
-caption's image must be in the data: ``present``, which the scores cannot estimate (dev/LOG.md). A caption that a
-trusted pair has too is a copy, as far as more captions to be repaired are so than trusted ones are another trusted
-pair's.
+caption's image must be there: the share of step 5. A caption that a trusted pair has too is a copy, as far as more
+captions to be repaired are so than trusted ones are another trusted pair's.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,48 +38,53 @@ class PairNumbers:
 
     Parameters
     ----------
-    folds : int
-        Folds of the trusted pairs.
+    held : float
+        Share of the trusted pairs that are held out.
+
+    most_held : int
+        Most of them. Samples are of so many, too.
 
     taus : tuple of float
         Temperatures of the means over neighbours.
 
-    present : float
-        Share of the mismatched images whose caption is among the mismatched captions, where these are no copies.
+    references : int
+        Most trusted pairs for these means.
 
     least_trusted, least_right : int
-        With fewer trusted pairs, or fewer right edges among those that the calibration sees, nothing is known.
+        With fewer trusted pairs, or fewer edges of either kind that the calibration sees, nothing is known.
 
     near : int
-        The calibration sees about so many edges of an image.
+        The calibration sees about so many edges of a caption.
 
     most_exact : int
-        With more pairs to be repaired, samples judge them.
-
-    most_held : int
-        Most held-out pairs of a fold. Sums of step 3 over more images and captions are taken by samples.
-
-    references : int
-        Trusted pairs in a sample for means.
+        With more pairs to be repaired, sums are taken over samples.
 
     most_edges : int
-        By samples, the calibration compares held-out images with all captions to be repaired: so many edges.
+        Held-out captions are compared with all images to be repaired: about so many edges at most.
 
-    block : int
-        Images at once.
+    random : int
+        Random pairs that l is learned from.
+
+    block, step : int
+        Images that are compared, and predicted, at once.
+
+    bins : int
+        Of the histograms of step 5.
     """
 
-    folds: int = 3
+    held: float = 1 / 3
+    most_held: int = 2048
     taus: tuple[float, ...] = (0.15, 0.05)
-    present: float = 0.9
+    references: int = 8192
     least_trusted: int = 200
     least_right: int = 30
     near: int = 20
     most_exact: int = 8192
-    most_held: int = 2048
-    references: int = 8192
     most_edges: int = 1 << 26
+    random: int = 60_000
     block: int = 64
+    step: int = 4096
+    bins: int = 8
 
 
 NUMBERS = PairNumbers()
@@ -133,6 +138,9 @@ class _Places:
     space: _Space
     pairs: np.ndarray
 
+    def __len__(self) -> int:
+        return len(self.pairs)
+
     def __getitem__(self, places: np.ndarray) -> np.ndarray:
         return self.space[self.pairs[places]]
 
@@ -144,8 +152,26 @@ class _Side:
     views: list[Any]
     scale: np.ndarray | None = None
 
+    def __len__(self) -> int:
+        return len(self.views[0])
+
     def __getitem__(self, rows: slice | np.ndarray) -> "_Side":
-        return _Side([x[rows] for x in self.views], None if self.scale is None else self.scale[rows])
+        some = {id(x): x[rows] for x in self.views}
+        return _Side([some[id(x)] for x in self.views], None if self.scale is None else self.scale[rows])
+
+
+@dataclass(frozen=True)
+class _Later:
+    """A side of these ``pairs`` (n,) that is predicted when it is looked up."""
+
+    predict: Callable[[np.ndarray], _Side]
+    pairs: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def __getitem__(self, rows: slice | np.ndarray) -> _Side:
+        return self.predict(self.pairs[rows])
 
 
 @dataclass(frozen=True)
@@ -157,7 +183,7 @@ class _Sides:
 
     def table(self, rows: slice) -> np.ndarray:
         images = self.images[rows]
-        kinds = list(zip(map(id, self.images.views), map(id, self.captions.views), strict=True))
+        kinds = list(zip(map(id, images.views), map(id, self.captions.views), strict=True))
         products: list[np.ndarray] = []
         for kind, x, t in zip(kinds, images.views, self.captions.views, strict=True):
             known = kinds.index(kind)  # views of the same vectors are multiplied once
@@ -186,20 +212,19 @@ class _Sides:
 class _Predictor:
     """Trusted ``pairs`` (n,) that predict captions of images and the reverse, in ``spaces`` and a ``joint`` one.
 
-    The means are taken over the first ``most`` of them.
+    The means are taken over the first of them.
     """
 
     def __init__(
         self, spaces: tuple[_Space, _Space], joint: tuple[_Space, _Space] | None, of_image: np.ndarray,
-        pairs: np.ndarray, weight: np.ndarray, most: int | None = None,
+        pairs: np.ndarray, weight: np.ndarray,
     ) -> None:  # fmt: skip
         (self.image, self.text), self.joint, self.of_image = spaces, joint, of_image
         weight = weight.astype(np.float32)
         x, t = self.image[of_image[pairs]], self.text[pairs]
         self.map = ridge(x, t, weight), ridge(t, x, weight)
-        if most is not None:  # copies, as views would hold all
-            x, t = x[:most].copy(), t[:most].copy()
-        self.x, self.t, self.weight = x, t, weight[:most]
+        most = NUMBERS.references
+        self.x, self.t, self.weight = x[:most].copy(), t[:most].copy(), weight[:most]  # views would hold all
 
     def _predicted(
         self, queries: np.ndarray, references: np.ndarray, values: np.ndarray, map_: np.ndarray
@@ -277,6 +302,83 @@ def _differences(
     return np.stack([ratio, *(ratio - np.log(np.maximum(other, 0) + 1e-3) for other in others)], axis=1)
 
 
+@dataclass(frozen=True)
+class _Edges:
+    """Places of the captions (k,), :func:`_differences` (k, 3), and the log of the images' prior (k,)."""
+
+    caption: np.ndarray
+    differences: np.ndarray
+    prior: np.ndarray
+
+    def best(self, fit: tuple[np.ndarray, float], n: int) -> np.ndarray:
+        """The log odds (n,) of the best edge of each of n captions. -inf: it has none."""
+        out = np.full(n, -np.inf)
+        np.maximum.at(out, self.caption, _bends(self.differences) @ fit[0] + fit[1] + self.prior)
+        return out
+
+
+@dataclass(frozen=True)
+class _Known:
+    """Edges of n held-out captions, whose truth is known.
+
+    ``absent`` ones are wrong. ``rivals`` are the same ones beside the caption's own image, whose edges are ``right``.
+    That is so ``sure`` (n,).
+    """
+
+    absent: _Edges
+    rivals: _Edges
+    right: _Edges
+    sure: np.ndarray
+
+    def best(self, fit: tuple[np.ndarray, float]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The best of each caption (n,): without its image, beside it, and of it."""
+        n = len(self.sure)
+        return self.absent.best(fit, n), self.rivals.best(fit, n), self.right.best(fit, n)
+
+    def learn(self, share: float) -> tuple[np.ndarray, float]:
+        """Coefficients and intercept of the probability that an edge is right, if a ``share`` of images is there."""
+        kinds = self.absent, self.rivals, self.right
+        sizes = [len(edges.caption) for edges in kinds]
+        weight = np.repeat([1 - share, share, share], sizes) * np.append(
+            np.ones(sum(sizes[:2])), self.sure[self.right.caption]
+        )
+        edges = _bends(np.concatenate([kind.differences for kind in kinds]))
+        return _logistic(edges, np.repeat([False, False, True], sizes), weight)
+
+    def rescaled(self, fit: tuple[np.ndarray, float], share: float) -> tuple[np.ndarray, float]:
+        """Platt's scaling of the best edges, which are those that become repairs."""
+        absent, rival, own = self.best(fit)
+        odds = np.concatenate([absent, np.maximum(rival, own)])
+        right = np.concatenate([np.zeros(len(absent), bool), own > rival])
+        weight = np.concatenate([np.full(len(absent), 1 - share), share * self.sure])
+        seen = np.isfinite(odds)
+        (slope,), shift = _logistic(odds[seen, None], right[seen], weight[seen])
+        return fit[0] * slope, fit[1] * slope + shift
+
+
+def _logistic(x: np.ndarray, right: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, float]:
+    from sklearn.linear_model import LogisticRegression
+
+    fit = LogisticRegression(C=10, max_iter=1000).fit(x, right, sample_weight=weight)
+    return fit.coef_[0], float(fit.intercept_[0])
+
+
+def _share(absent: np.ndarray, there: np.ndarray, mixed: np.ndarray, weight: np.ndarray) -> float:
+    """The posterior mean of the share of ``there`` among ``mixed`` (n,), by histograms. All are as likely before.
+
+    ``weight`` (n,) says how much each of ``mixed`` counts.
+    """
+    levels = np.arange(1, NUMBERS.bins) / NUMBERS.bins
+    cuts = np.unique(np.quantile(np.concatenate([absent, there]), levels, method="lower"))
+    known = [np.bincount(np.searchsorted(cuts, x), minlength=len(cuts) + 1) + 0.5 for x in (absent, there)]
+    of_absent, of_there = (counts / counts.sum() for counts in known)
+    counts = np.bincount(np.searchsorted(cuts, mixed), weight, len(cuts) + 1)
+    shares = np.linspace(0, 1, 101)
+    likelihood = np.log(np.outer(shares, of_there) + np.outer(1 - shares, of_absent)) @ counts
+    posterior = np.exp(likelihood - likelihood.max())
+    return float(posterior @ shares / posterior.sum())
+
+
 class PairProbability:
     """How likely the image of one pair and the caption of another belong together, of N pairs, some to be repaired.
 
@@ -304,7 +406,7 @@ class PairProbability:
         Vectors of both sides in one space. They may be ``images`` and ``texts``.
 
     seed : int
-        Seed of folds and samples.
+        Seed of samples.
     """
 
     def __init__(
@@ -313,7 +415,6 @@ class PairProbability:
         joint: tuple[Vectors, Vectors] | None = None, seed: int = 0,
     ) -> None:  # fmt: skip
         rng = np.random.default_rng(seed)
-        self._lookup: tuple[_Predictor, _Side] | None = None
         self.image_group, self.text_group = image_group, text_group
         finite = np.isfinite(matched)
         self.matched = np.where(finite, matched, 0.0)
@@ -323,55 +424,43 @@ class PairProbability:
         if not self.judged:
             return
         self._note_copies()
-        many, one_space = len(self.captions) > NUMBERS.most_exact, joint is not None and joint[0] is images
-        every = np.arange(len(images)), np.arange(len(texts))
-        some = (image_index[self.trusted], self.trusted) if many else every
-        spaces = _Space(images, some[0]), _Space(texts, some[1])
-        both = None
-        if joint is not None:
-            both = spaces if one_space else (_Space(joint[0], some[0]), _Space(joint[1], some[1]))
-        folds = self._folds(many)
-        predictors = []
-        for fold in folds[:1] if many else folds:
-            rest = self.trusted[len(np.concatenate(folds)) :] if many else np.setdiff1d(self.trusted, fold)
-            kind = _LinearPredictor if many and one_space else _Predictor
-            most = NUMBERS.references if many else None
-            predictors.append(kind(spaces, both, image_index, rest, self.matched[rest], most))
         _, first, self._image_of_caption = np.unique(image_group[self.captions], return_index=True, return_inverse=True)
         self.images = self.captions[first]  # a pair that shows each of their images
-        self.image_fold = rng.integers(0, len(predictors), len(self.images))
-        few = [fold[: NUMBERS.most_held] for fold in folds]
-        held = [(h, h[np.unique(image_group[h], return_index=True)[1]]) for h in few]  # captions, images
-        seen = predictors * (len(held) // len(predictors))
-        self._learn(seen, held, rng)
-        if many:
-            self.judged = self._prepare_many(predictors[0], np.concatenate(few), rng)
-        elif self._calibrate(seen, held):
-            self._prepare(predictors)
-        else:
-            self.judged = False
+        self._wrong = np.zeros(len(self.images))
+        np.maximum.at(self._wrong, self._image_of_caption, 1 - self.matched[self.captions])
+        self._many, one_space = len(self.captions) > NUMBERS.most_exact, joint is not None and joint[0] is images
+        of_trusted = image_index[self.trusted], self.trusted
+        spaces = _Space(images, of_trusted[0]), _Space(texts, of_trusted[1])
+        both = spaces if one_space else None
+        if joint is not None and not one_space:
+            both = _Space(joint[0], of_trusted[0]), _Space(joint[1], of_trusted[1])
+        held, rest = np.split(self.trusted, [min(int(len(self.trusted) * NUMBERS.held), NUMBERS.most_held)])
+        self._linear = self._many and one_space
+        kind = _LinearPredictor if self._linear else _Predictor
+        predictor = kind(spaces, both, image_index, rest, self.matched[rest])
+        self._learn(predictor, held, rng)
+        # A caption that is to be repaired, too, may have another image among those.
+        held = held[~np.isin(text_group[held], text_group[self.captions])]
+        held = held[: NUMBERS.most_edges // len(self.images) + 1]
+        self.judged = len(held) >= NUMBERS.least_right and self._calibrate(predictor, held, rng)
 
     def _note_copies(self) -> None:
         """How likely each caption to be repaired is a lost one, and no copy of a trusted pair's, by their shares."""
         texts = np.unique([x[self.trusted] for x in (self.image_group, self.text_group)], axis=1)[1]
         _, place, count = np.unique(texts, return_inverse=True, return_counts=True)
-        texts_of_captions = self.text_group[self.captions]
-        copy = np.isin(texts_of_captions, texts)
+        copy = np.isin(self.text_group[self.captions], texts)
         usual = min(1.0, float((count[place] > 1).mean()) / max(float(copy.mean()), 1e-9))
         self._lost = np.where(copy, usual, 1.0)
-        lost = len(np.unique(texts_of_captions[~copy])) + self._lost[copy].sum()
-        self._present = min(NUMBERS.present, lost / len(texts_of_captions))
 
     def _ratio(self, views: np.ndarray) -> np.ndarray:
         return np.asarray(_terms(views) @ self._coefficients + self._intercept, np.float32)
 
-    def _blocks(self, sides: _Sides) -> Iterator[tuple[slice, np.ndarray]]:
-        for start in range(0, len(sides.images.views[0]), NUMBERS.block):
-            rows = slice(start, start + NUMBERS.block)
-            yield rows, self._ratio(sides.table(rows))
+    def _blocks(self, images: _Side, captions: _Side) -> Iterator[tuple[int, np.ndarray]]:
+        for start in range(0, len(images), NUMBERS.block):
+            yield start, self._ratio(_Sides(images, captions).table(slice(start, start + NUMBERS.block)))
 
     def _right(self, images: np.ndarray, captions: np.ndarray) -> np.ndarray:
-        """(2, k): places of the images and of the captions that are pairs anywhere in the input."""
+        """(2, k): places of the images, which rise, and of the captions that are pairs anywhere in the input."""
         from scipy.sparse import csr_array
 
         g, t = (np.unique(group, return_inverse=True)[1] for group in (self.image_group, self.text_group))
@@ -380,166 +469,94 @@ class PairProbability:
         shown = csr_array((np.ones(len(here), bool), (t[captions], here)), shape=(t.max() + 1, len(here)))
         return np.asarray((beside @ shown).nonzero())
 
-    def _learn(
-        self, predictors: list[_Predictor], held: list[tuple[np.ndarray, np.ndarray]], rng: np.random.Generator
-    ) -> None:
+    def _learn(self, predictor: _Predictor, held: np.ndarray, rng: np.random.Generator) -> None:
+        """Learn l of held-out pairs."""
         from sklearn.linear_model import LogisticRegression
 
-        right, weight, random = [], [], []
-        for predictor, (captions, _) in zip(predictors, held, strict=True):
-            sides, n = _Sides(predictor.images(captions), predictor.captions(captions)), len(captions)
-            right.append(sides.pairs(np.arange(n), np.arange(n)))
-            weight.append(self.matched[captions])
-            image, caption = rng.integers(0, n, (2, 20_000))
-            apart = self.image_group[captions[image]] != self.image_group[captions[caption]]
-            apart &= self.text_group[captions[image]] != self.text_group[captions[caption]]
-            random.append(sides.pairs(image[apart], caption[apart]))
-        a, w, b = (np.concatenate(part) for part in (right, weight, random))
+        sides, n = _Sides(predictor.images(held), predictor.captions(held)), len(held)
+        right, w = sides.pairs(np.arange(n), np.arange(n)), self.matched[held]
+        image, caption = rng.integers(0, n, (2, NUMBERS.random))
+        apart = self.image_group[held[image]] != self.image_group[held[caption]]
+        apart &= self.text_group[held[image]] != self.text_group[held[caption]]
+        random = sides.pairs(image[apart], caption[apart])
         fit = LogisticRegression(max_iter=500).fit(
-            _terms(np.concatenate([a, b])), np.repeat([1, 0], [len(a), len(b)]),
-            sample_weight=np.concatenate([w / w.mean(), np.full(len(b), len(a) / max(len(b), 1))]),
+            _terms(np.concatenate([right, random])), np.repeat([1, 0], [n, len(random)]),
+            sample_weight=np.concatenate([w / w.mean(), np.full(len(random), n / max(len(random), 1))]),
         )  # fmt: skip
         self._coefficients, self._intercept = fit.coef_[0].astype(np.float32), float(fit.intercept_[0])
 
-    def _calibrate(self, predictors: list[_Predictor], held: list[tuple[np.ndarray, np.ndarray]]) -> bool:
-        """Learn step 4 of the module's head. False where too few right edges are seen."""
-        found, scores = [], []
-        for predictor, (captions, images) in zip(predictors, held, strict=True):
-            ratio = np.concatenate(
-                [block for _, block in self._blocks(_Sides(predictor.images(images), predictor.captions(captions)))]
-            )
-            right = np.zeros(ratio.shape, bool)
-            right[tuple(self._right(images, captions))] = True
-            scale = len(self.captions) / len(captions), len(self.images) / len(images)
-            found.append((ratio, right, scale, self.matched[captions]))
-            seen = min(1.0, NUMBERS.near / (scale[0] * ratio.shape[1]))
-            scores.append(np.quantile(ratio[~right], 1 - seen))
-        self.least = float(np.mean(scores))
-        edges, truth, weight = [], [], []
-        for ratio, right, scale, matched in found:
-            total = np.exp(ratio.astype(np.float64))
-            i, c = np.nonzero(ratio > self.least)
-            sums = total.sum(axis=1)[i], total.sum(axis=0)[c]
-            edges.append(_differences(ratio[i, c], sums, scale, (True, True)))
-            truth.append(right[i, c])
-            weight.append(np.where(right[i, c], self._right_weight(matched[c]), scale[1]))
-        return self._fit(*map(np.concatenate, (edges, truth, weight)))
+    def _compare(
+        self, images: "_Side | _Later", captions: _Side, beside: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
+        """The sums of exp(l) of n images over m captions (n,), and of the captions over the images (m,).
 
-    def _right_weight(self, matched: np.ndarray) -> np.ndarray:
-        """The weight of right edges of held-out pairs, by the share of images to be repaired whose caption is there."""
-        return np.asarray(self._present / float(self.matched[self.trusted].mean()) * matched)
+        Then the edges whose l is above ``least``: image, caption and l, each (k,). Edges ``beside`` are none.
+        """
+        of_images, of_captions, near = np.zeros(len(images)), np.zeros(len(captions)), []
+        for step in range(0, len(images), NUMBERS.step):
+            for start, ratio in self._blocks(images[step : step + NUMBERS.step], captions):
+                first, end = step + start, step + start + len(ratio)
+                if beside is not None:
+                    own = slice(*np.searchsorted(beside[0], [first, end]))
+                    ratio[beside[0, own] - first, beside[1, own]] = -np.inf
+                exact = np.exp(ratio.astype(np.float64))
+                of_images[first:end] = exact.sum(axis=1)
+                of_captions += exact.sum(axis=0)
+                i, c = np.nonzero(ratio > self.least)
+                near.append((first + i, c, ratio[i, c]))
+        return of_images, of_captions, [np.concatenate(part) for part in zip(*near, strict=True)]
 
-    def _fit(self, edges: np.ndarray, right: np.ndarray, weight: np.ndarray) -> bool:
-        """Learn the probability of (k, 3) edges. False where too few are right, or wrong."""
-        from sklearn.linear_model import LogisticRegression
+    def _calibrate(self, predictor: _Predictor, held: np.ndarray, rng: np.random.Generator) -> bool:
+        """Take the sums of step 3, then learn steps 4 and 5. False where too few edges are seen."""
+        both, linear = (self.images, self.captions), isinstance(predictor, _LinearPredictor)
+        some = [np.sort(rng.permutation(len(x))[: NUMBERS.most_held if self._many else None]) for x in both]
+        self._holds = [np.isin(np.arange(len(x)), s) for x, s in zip(both, some, strict=True)]
+        self._scale = len(both[1]) / len(some[1]), len(both[0]) / len(some[0])
+        scale, wrong = (self._scale[0], 1.0), np.log(self._wrong)
+        self._images = _Later(predictor.images, self.images) if linear else predictor.images(self.images)
+        few, captions = self._images[some[0]], predictor.captions(self.captions[some[1]])
+        own_images, of_held = predictor.images(held), predictor.captions(held)
+        table = np.concatenate([ratio for _, ratio in self._blocks(few[: NUMBERS.most_held], of_held)])
+        self.least = float(np.quantile(table, 1 - min(1.0, NUMBERS.near / len(self.images))))
 
-        if min(right.sum(), (~right).sum()) < NUMBERS.least_right:
+        beside = self._right(self.images, self.captions[some[1]])
+        of_images, of_captions, (image, caption, ratio) = self._compare(self._images, captions, beside)
+        terms = _differences(ratio, (of_images[image], of_captions[caption]), scale, (True, True))
+        mixed = _Edges(caption, terms, wrong[image])
+        _, alone, (image, caption, ratio) = self._compare(self._images, of_held, self._right(self.images, held))
+        own = self._ratio(_Sides(own_images, of_held).pairs(*np.tile(np.arange(len(held)), (2, 1))))
+        absent, rivals = (
+            _Edges(caption, _differences(ratio, (of_images[image], total[caption]), scale, (False, True)), wrong[image])
+            for total in (alone, alone + np.exp(own.astype(np.float64)))
+        )
+        at = np.flatnonzero(own > self.least)
+        sums = self._compare(own_images, captions)[0][at], alone[at]
+        right = _Edges(at, _differences(own[at], sums, scale, (False, False)), np.zeros(len(at)))
+        if min(len(absent.caption), len(at)) < NUMBERS.least_right:
             return False
-        fit = LogisticRegression(C=10, max_iter=1000).fit(_bends(edges), right, sample_weight=weight)
-        self._logit = fit.coef_[0], float(fit.intercept_[0])
+        known = _Known(absent, rivals, right, self.matched[held] / self.matched[self.trusted].mean())
+        fit = known.learn(0.5)
+        without, rival, of_own = known.best(fit)
+        lost = ((1 - self.matched[self.captions]) * self._lost)[some[1]]
+        self.share = _share(without, np.maximum(rival, of_own), mixed.best(fit, len(captions)), lost)
+        self._logit = known.rescaled(known.learn(self.share), self.share)
+        self._sums, self._captions = (of_images, of_captions), captions
+        if self._many:
+            self._sums = of_images, self._sum_in_steps(predictor, few)
         return True
 
-    def _prepare(self, predictors: list[_Predictor]) -> None:
-        sums = self._sums = np.zeros(len(self.images)), np.zeros(len(self.captions))
-        self._scale, self._holds = (1.0, 1.0), (np.ones(len(self.images), bool), np.ones(len(self.captions), bool))
-        self._views = []
-        self._place = np.full(len(self.images), -1)  # of each image among those of its fold
-        for f, predictor in enumerate(predictors):
-            in_fold = np.flatnonzero(self.image_fold == f)
-            self._place[in_fold] = np.arange(len(in_fold))
-            sides = _Sides(predictor.images(self.images[in_fold]), predictor.captions(self.captions))
-            self._views.append(sides)
-            sums[0][in_fold], of_captions = self._totals(sides.images, sides.captions)
-            sums[1][:] += of_captions
-        image, caption = self._right(self.images, self.captions)  # what stands in the input is no candidate
-        own = np.exp(self._ratio_of(image, caption).astype(np.float64))
-        np.subtract.at(sums[0], image, own)
-        np.subtract.at(sums[1], caption, own)
-        self._note_wrong()
-
-    def _prepare_many(self, predictor: _Predictor, held: np.ndarray, rng: np.random.Generator) -> bool:
-        """As :meth:`_calibrate` and :meth:`_prepare`, with sums over samples.
-
-        The images of ``held`` pairs (h,), or of some of them, go through all captions to be repaired. These are wrong.
-        """
-        linear, both = isinstance(predictor, _LinearPredictor), (self.images, self.captions)
-        some = [np.sort(rng.choice(len(x), min(len(x), NUMBERS.most_held), replace=False)) for x in both]
-        self._holds = np.isin(np.arange(len(self.images)), some[0]), np.isin(np.arange(len(self.captions)), some[1])
-        self._scale = len(self.captions) / len(some[1]), len(self.images) / len(some[0])
-        few = predictor.images(self.images[some[0]]), predictor.captions(self.captions[some[1]])
-        held_images, held_captions = predictor.images(held), predictor.captions(held)
-        seen = slice(min(NUMBERS.most_held, NUMBERS.most_edges // len(self.captions) + 1))  # of the held-out images
-        table = np.concatenate([ratio for _, ratio in self._blocks(_Sides(held_images[seen], few[1]))])
-        self.least = float(np.quantile(table, 1 - min(1.0, NUMBERS.near / len(self.captions))))
-        own = self._totals(held_images, few[1])[0], self._totals(few[0], held_captions)[1]  # of held-out pairs
-        step = 4096 if linear else max(map(len, both))
-        starts = [range(0, len(x), step) for x in both]
-        totals = []
-        for start in starts[0]:
-            images = predictor.images(self.images[start : start + step])
-            totals.append(self._totals(images, few[1])[0])
-        scales: list[Any] = []
-        found, of_captions = [], []
-        for start in starts[1]:
-            captions = predictor.captions(self.captions[start : start + step])
-            scales.append(captions.scale)
-            of_captions.append(self._totals(few[0], captions)[1])
-            for rows, ratio in self._blocks(_Sides(held_images[seen], captions)):
-                i, c = np.nonzero(ratio > self.least)
-                found.append((rows.start + i, start + c, ratio[i, c]))
-        self._sums = np.concatenate(totals), np.concatenate(of_captions)
+    def _sum_in_steps(self, predictor: _Predictor, few: _Side) -> np.ndarray:
+        """Return the sums of exp(l) of all captions over a ``few`` images, and keep the captions."""
+        linear = isinstance(predictor, _LinearPredictor)
+        step = NUMBERS.step if linear else len(self.captions)
+        sums, scales = [], []
+        for start in range(0, len(self.captions), step):
+            self._captions = predictor.captions(self.captions[start : start + step])
+            sums.append(self._compare(few, self._captions)[1])
+            scales += [] if self._captions.scale is None else [self._captions.scale]
         if linear:
-            self._lookup = predictor, _Side([_Places(predictor.text, self.captions)] * 4, np.concatenate(scales))
-        else:
-            self._views, self._place = [_Sides(images, captions)], np.arange(len(self.images))
-        self._note_wrong()
-        image, caption, ratio = map(np.concatenate, zip(*found, strict=True))
-        beside, n = self._right(held[seen], self.captions), len(self.captions)
-        wrong = ~np.isin(image * n + caption, beside[0] * n + beside[1])
-        image, caption, ratio = image[wrong], caption[wrong], ratio[wrong]
-        right = self._ratio(_Sides(held_images, held_captions).pairs(*np.tile(np.arange(len(held)), (2, 1))))
-        near = np.flatnonzero(right > self.least)
-        # The sums of other images hold their right caption as often as a sample does.
-        held_too = rng.random(len(held)) * self._scale[0] < self._present
-        others = own[0] + np.exp(right.astype(np.float64)) * held_too
-        edges = [
-            _differences(right[near], (own[0][near], own[1][near]), self._scale, (False, False)),
-            _differences(ratio, (others[image], self._sums[1][caption]), self._scale, (self._holds[1][caption], False)),
-        ]
-        weight = self._right_weight(self.matched[held[near]]), np.full(len(ratio), len(held) / len(held[seen]))
-        return self._fit(np.concatenate(edges), np.repeat([True, False], [*map(len, edges)]), np.concatenate(weight))
-
-    def _totals(self, images: _Side, captions: _Side) -> tuple[np.ndarray, np.ndarray]:
-        """The sums of exp(l) of each image over the captions, and of each caption over the images."""
-        of_images, of_captions = [np.empty(0)], np.zeros(len(captions.views[0]))
-        for _, ratio in self._blocks(_Sides(images, captions)):
-            exact = np.exp(ratio.astype(np.float64))
-            of_images.append(exact.sum(axis=1))
-            of_captions += exact.sum(axis=0)
-        return np.concatenate(of_images), of_captions
-
-    def _note_wrong(self) -> None:
-        self._wrong = np.zeros(len(self.images))
-        np.maximum.at(self._wrong, self._image_of_caption, 1 - self.matched[self.captions])
-
-    def _ratio_of(self, image: np.ndarray, caption: np.ndarray) -> np.ndarray:
-        """l (k,) of places among the images and captions to be repaired."""
-        if self._lookup is not None:
-            predictor, captions = self._lookup
-            few, place = np.unique(image, return_inverse=True)
-            return self._ratio(_Sides(predictor.images(self.images[few]), captions).pairs(place, caption))
-        out = np.empty(len(image), np.float32)
-        for f, sides in enumerate(self._views):
-            in_fold = np.flatnonzero(self.image_fold[image] == f)
-            out[in_fold] = self._ratio(sides.pairs(self._place[image[in_fold]], caption[in_fold]))
-        return out
-
-    def _folds(self, many: bool) -> list[np.ndarray]:
-        """The trusted pairs in parts, of many the held-out ones alone."""
-        if not many:
-            return [self.trusted[f :: NUMBERS.folds] for f in range(NUMBERS.folds)]
-        each = min(NUMBERS.most_held, len(self.trusted) // (2 * NUMBERS.folds))
-        return [self.trusted[f * each : (f + 1) * each] for f in range(NUMBERS.folds)]
+            self._captions = _Side([_Places(predictor.text, self.captions)] * 4, np.concatenate(scales))
+        return np.concatenate(sums)
 
     def probability(self, image_of: np.ndarray, text_of: np.ndarray) -> np.ndarray:
         """Probability that images and captions of different pairs belong together.
@@ -562,7 +579,8 @@ class PairProbability:
         image, caption = (places(self.captions, pairs) for pairs in (image_of, text_of))
         at = np.flatnonzero((image >= 0) & (caption >= 0))
         image, caption = self._image_of_caption[image[at]], caption[at]
-        ratio = self._ratio_of(image, caption)
+        few, place = np.unique(image, return_inverse=True)
+        ratio = self._ratio(_Sides(self._images[few], self._captions).pairs(place, caption))
         seen = ratio > self.least
         at, image, caption, ratio = at[seen], image[seen], caption[seen], ratio[seen]
         if len(at):
@@ -571,8 +589,8 @@ class PairProbability:
                 (self._holds[1][caption], self._holds[0][image]),
             )
             edges = _differences(ratio, sums, self._scale, holds)
-            logit = _bends(edges) @ self._logit[0] + self._logit[1]
             apart = (1 - self.matched[self.captions[caption]]) * self._lost[caption]
+            logit = _bends(edges) @ self._logit[0] + self._logit[1]
             odds = np.exp(logit) * self._wrong[image] * apart
             out[at] = odds / (1 + odds)
         return out

@@ -106,7 +106,6 @@ class PlanSummary(ActionCounts):
             digits = int(not 0.005 <= sure < 0.995)  # neither 0 nor 100 % where it is not
             expected = f"{percent(sure, digits)} of"
             right = "expected to be right"
-            right += " (if most right captions are in the data)" * (self.displaced < self.judged)
             if not self.judged:
                 lines.append("how many of the repairs are right is undetermined")
             elif left:
