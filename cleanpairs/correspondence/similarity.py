@@ -359,16 +359,10 @@ def _agreement(pairs: VectorPairs, seed: int, sample: bool = False) -> Similarit
     calibration = near or calibration
     judge = doubted(calibration, len(pairs)) or calibration
     matched = 1 - judge.mismatched(positions(observed, observed))
-    model = SimilarityModel(
-        background,
-        maps,
-        np.stack([side.mean(axis=0) for side in (pairs.images, pairs.texts)]),
-        np.stack([Centred(side).covariance for side in (pairs.images, pairs.texts)]),
-        scales,
-        correction,
-        ScoreProbability.by(judge, added),
-        matched,
-    )
+    sides = [Centred(side) for side in (pairs.images, pairs.texts)]
+    means, covariances = np.stack([side.mean for side in sides]), np.stack([side.covariance for side in sides])
+    probability = ScoreProbability.by(judge, added)
+    model = SimilarityModel(background, maps, means, covariances, scales, correction, probability, matched)
     return SimilarityAgreement(
         observed,
         null_scores,
