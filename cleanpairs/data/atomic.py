@@ -57,7 +57,8 @@ def _is_empty(target: Path) -> bool:
 def scratch_directory(name: str, near: AnyPath | None = None) -> Iterator[Path]:
     """A temporary directory in ``near`` or TMPDIR. One that a kill has left is removed when the next is made."""
     parent, prefix = Path(near or tempfile.gettempdir()), f".cleanpairs-{name}-"
-    for left in [p for p in parent.iterdir() if re.fullmatch(re.escape(prefix) + "[a-z0-9_]{8}", p.name)]:
+    near_by = [name for name in os.listdir(parent) if name.startswith(prefix)]  # a cache may hold thousands of others
+    for left in [parent / name for name in near_by if re.fullmatch("[a-z0-9_]{8}", name.removeprefix(prefix))]:
         with suppress(OSError):  # another process writes there: its lock is taken
             if (left / ".lock").exists() or not any(left.iterdir()):
                 with FileLock(left / ".lock", blocking=False, fallback_to_soft=False):
