@@ -27,7 +27,10 @@ class _NotRegularError(DataError, OSError):
 
 def error_text(error: BaseException) -> str:
     """The message of an error, on one line. Of an error of the system without number and path."""
-    return getattr(error, "strerror", None) or " ".join(str(error).split())[:300] or type(error).__name__
+    if isinstance(error, IndexError) and isinstance(error.__context__, TimeoutError):
+        error = error.__context__  # s3fs looks for a number in it, and there is none
+    text = getattr(error, "strerror", None) or " ".join(str(error).split())[:300]
+    return text or (type(error).__name__ if error.__cause__ is None else error_text(error.__cause__))
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fsspec.exceptions import FSTimeoutError
 from fsspec.implementations.memory import MemoryFile
 
 from cleanpairs.core.errors import ConfigError, DataError, OutputError
@@ -158,6 +159,25 @@ def test_errors_of_a_file_system_name_the_url(
     monkeypatch.setattr(MemoryFile, "read", refused, raising=False)
     with pytest.raises(DataError, match=r"^memory://bucket/b.parquet cannot be read.*no credentials"):
         load_pairs("memory://bucket/b.parquet", allow_urls=True)
+
+
+@pytest.mark.parametrize("silent", [True, False])
+def test_a_server_that_falls_silent_is_told(
+    bucket: fsspec.AbstractFileSystem, monkeypatch: pytest.MonkeyPatch, silent: bool
+) -> None:
+    bucket.pipe("/bucket/a.parquet", parquet("a"))
+
+    def read(*_: object) -> object:
+        try:
+            raise FSTimeoutError from TimeoutError("Read timeout on endpoint")
+        except TimeoutError as error:
+            if silent:
+                return error.args[0]  # as s3fs does
+        return ()[0]
+
+    monkeypatch.setattr(MemoryFile, "read", read, raising=False)
+    words = "Read timeout on endpoint" if silent else "tuple index out of range"
+    assert_not_loaded(f"a.parquet cannot be read as Parquet: {words}$", "memory://bucket/a.parquet", allow_urls=True)
 
 
 def test_a_full_disk_is_no_fault_of_the_url(bucket: fsspec.AbstractFileSystem, monkeypatch: pytest.MonkeyPatch) -> None:
