@@ -1,5 +1,6 @@
 """From a batch of input rows and the decisions about their pairs to the rows of the three output files."""
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -210,6 +211,8 @@ class Layout:
             return None
         user_root = None if self.source.image_root is None else Path(self.source.image_root)
         root = self.image_root if named else user_root if format == "csv" else None
+        if format == "csv" and not named and root is None:
+            warnings.warn("the CSV names images that are inside the input: to keep them, export Parquet", stacklevel=2)
         return None if root is None or root.resolve() == folder.resolve() else root
 
     @cached_property

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,9 @@ def test_a_folder_is_exported_as_it_came(make_plan: Any, mixed: Any, tmp_path: P
     pairs = load_pairs(folder)
     out, gone = tmp_path / "kept.csv", tmp_path / "gone.csv"
     plan = make_plan(pairs, mixed)
-    summary = export_pairs(pairs, plan, out, dropped=gone)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        summary = export_pairs(pairs, plan, out, dropped=gone)
     assert str(summary).endswith(f"images are paths: read them with --image-root {folder}")
     assert (summary.format, summary.rows) == ("csv", len(pairs) - summary.dropped - summary.quarantined)
     kept, dropped = (list(csv.DictReader(io.StringIO(path.read_bytes().decode(), newline=""))) for path in (out, gone))
@@ -39,6 +42,13 @@ def test_a_folder_is_exported_as_it_came(make_plan: Any, mixed: Any, tmp_path: P
     out.rename(folder / "kept.csv")
     again = load_pairs(folder / "kept.csv")
     assert again.captions == [row["caption"] for row in kept] and again.images.read([0]) == pairs.images.read([0])
+
+
+def test_names_of_images_that_are_no_files_are_warned_of(make_pairs: Any, make_plan: Any, tmp_path: Path) -> None:
+    images = pa.array([{"bytes": picture(i), "path": f"{i}.png"} for i in range(3)], IMAGE_TYPE)
+    pairs = make_pairs(3, image=images)
+    with pytest.warns(UserWarning, match="names images that are inside the input"):
+        export_pairs(pairs, make_plan(pairs), tmp_path / "kept.csv")
 
 
 @pytest.mark.parametrize("struct", [False, True])
