@@ -293,8 +293,9 @@ def rematch(paths: tuple[str, ...], out: str, **options: Any) -> None:
         warn_of_flags(opened, flagged, summary.pairs, summary.threshold)
     if expected is not None:
         say(f"{expected}\n")
-    if notes := [SearchNote(**note) for note in planned.settings.get("searches", ())]:
-        say(f"search: {min(notes, key=lambda note: (note.recall, -note.queries))}")
+    notes = (SearchNote(**note) for note in planned.settings.get("searches", ()))
+    if approximate := [note for note in notes if note.index != "flat"]:
+        say(f"search: {min(approximate, key=lambda note: (note.recall, -note.queries))}")
     text = f"{summary}\n\nplan: {out}"
     text += f"\nnext: cleanpairs export --plan {quote(str(out))} --out FILE"
     print_result({name: getattr(summary, name) for name in ("pairs", *COUNTED)}, text)

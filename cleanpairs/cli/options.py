@@ -282,7 +282,12 @@ class PathsCommand(click.Command):
             if isinstance(param.type, Writes) and (value := ctx.params.get(param.name or "")) is not None:
                 param.type.check_ending(value, param, ctx)
         with output_lock([] if rank_by_environment() else outputs):  # one of several processes writes
-            return super().invoke(ctx)
+            try:
+                return super().invoke(ctx)
+            except KeyboardInterrupt:
+                if self.name not in ("fit", "bench"):  # they have said more
+                    echo("\nInterrupted; no output was changed. The same command begins again, or resumes", err=True)
+                raise
 
 
 def written_and_read(ctx: click.Context) -> tuple[list[Path], list[Path], list["Input"]]:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from cleanpairs.commands.run import PLAN, Run
-from cleanpairs.core.errors import DataError
+from cleanpairs.core.errors import DataError, OutputError
 from cleanpairs.correspondence.calibration import rate_in_words
 from cleanpairs.data import load_source, open_recorded
 from cleanpairs.data.atomic import StagedSet, scratch_directory
@@ -84,9 +84,9 @@ def export_run(
 ) -> ExportSummary:
     """Plan the repairs of a run's input and carry the plan out. Parameters and errors as of :func:`export_plan`.
 
-    The plan is kept in the run, as ``plan.parquet``, if one that is there has not been edited. It is in memory. That of
-    ``streamed_from`` rows and more is read from the file again, where the rows can be streamed. For a list of uids
-    nothing is repaired, and no plan is kept.
+    The plan is kept in the run, as ``plan.parquet``, unless that cannot be written. One that was edited is an error. It
+    is in memory. That of ``streamed_from`` rows and more is read from the file again, where the rows can be streamed.
+    For a list of uids nothing is repaired, and no plan is kept.
     """
     from cleanpairs.commands.rematch import Planning, plan_selection, recorded_input
 
@@ -103,7 +103,10 @@ def export_run(
             return PlanFile(str(staged), source.n_rows, head)
         search = Path(out).absolute().with_name(Path(out).name + ".search")
         planning = Planning(run, source, recorded_input(run), settings, search, engine)
-        saved = outputs.add(plan_file, overwrite=True)
+        try:
+            saved = outputs.add(plan_file, overwrite=True)
+        except OutputError:  # the run can be read only
+            saved = resources.enter_context(scratch_directory("plan")) / PLAN
         if source.n_rows >= streamed_from and (scorer := planning.row_scorer()) is not None:
             head, _ = planning.streamed(scorer, saved)
             decisions = _decisions(export, PlanFile(str(saved), source.n_rows, head))

@@ -123,7 +123,8 @@ def check_push(repo: str) -> None:
 
     try:
         validate_repo_id(repo)
-        _, _ = repo.split("/")
+        if "/" not in repo:
+            raise ValueError("there is no OWNER")
     except ValueError as error:
         raise ConfigError(f"{repo!r} is no name of a repository on the hub, which is OWNER/NAME: {error}") from error
     if constants.HF_HUB_OFFLINE:

@@ -41,10 +41,8 @@ class SearchNote:
     recall: float = 1.0  # recall@10 on a sample of the queries
 
     def __str__(self) -> str:
-        size = f"{self.queries:,} rows among {self.rows:,}"
-        if self.index == "flat":
-            return f"{size}: exact"
-        return f"{size}: {self.probes} of {self.lists:,} inverted lists, recall@10 {self.recall:.3f} on a sample"
+        lists = f"{self.probes} of {self.lists:,} inverted lists, recall@10 {self.recall:.3f} on a sample"
+        return f"approximate, of {self.queries:,} vectors in {self.rows:,}, {lists}"
 
 
 @dataclass(frozen=True)
