@@ -146,7 +146,8 @@ class _PseudoCaptioning(Splitting):
                 split = guarded_split(_scaled(o), "gaussian", None)
                 if not split.refused:
                     steady = np.where(split.clean >= 0.5, split.clean, 0).astype(np.float32)
-            values.append(self.w[k] + (1 - self.w[k]) * steady)
+            w = self.w[k]
+            values.append(np.where(w > self.clean_above, w + (1 - w) * steady, w))  # eq. 8 is of clean pairs
         self.y[:] = values[::-1] if self.method.rectify else 1
         return np.asarray(np.mean(values, axis=0))
 

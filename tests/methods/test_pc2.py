@@ -102,10 +102,11 @@ def test_oscillation_is_against_the_epoch_before() -> None:
     split = guarded_split(np.clip(o / np.quantile(o, 0.99), 0, 1))
     assert split.refused is None and (split.clean[32:] > 0.5).all()
     steady = np.where(split.clean >= 0.5, split.clean, 0)
-    labels = w + (1 - w) * steady
+    labels = np.where(w > 0.5, w + (1 - w) * steady, w)  # of clean pairs alone
     np.testing.assert_allclose(procedure.y, labels[::-1], atol=1e-3)
     np.testing.assert_allclose(value, labels.mean(axis=0), atol=1e-3)
-    assert (procedure.y[:, 32:] > 0.95).all()
+    clean, steady_pairs = w[::-1] > 0.5, np.arange(80) >= 32
+    assert (procedure.y[clean & steady_pairs] > 0.95).all() and (procedure.y[~clean & steady_pairs] <= 0.5).all()
     procedure.p = procedure.previous  # nobody moves: that tells no pair from another
     procedure.judge(view)
     np.testing.assert_array_equal(procedure.y, w[::-1])
@@ -119,8 +120,10 @@ def test_a_pair_that_more_likely_moves_is_not_steady_at_all(monkeypatch: pytest.
     split = GuardedSplit(np.array([0.2, 0.49, 0.5, 0.8]), None)
     monkeypatch.setattr("cleanpairs.methods.pc2.guarded_split", lambda *args: split)
     procedure = procedure_of(PC2, 4, classes=6)
-    procedure.previous, procedure.w[:] = procedure.p, 0.5
-    assert procedure.judge(None).tolist() == pytest.approx([0.5, 0.5, 0.75, 0.9])
+    procedure.previous, procedure.w[:] = procedure.p, 0.6
+    assert procedure.judge(None).tolist() == pytest.approx([0.6, 0.6, 0.8, 0.92])
+    procedure.w[:] = 0.4
+    assert procedure.judge(None).tolist() == pytest.approx([0.4] * 4)  # eq. 8 is of clean pairs
 
 
 def test_predictions_of_every_epoch_are_kept_for_the_next_one() -> None:
