@@ -139,14 +139,13 @@ class _PseudoCaptioning(Splitting):
 
     def judge(self, view: EpochContext) -> np.ndarray:
         values = []
-        for k in range(self.networks):
+        for k, w in enumerate(self.w):
             steady = np.zeros(self.n, dtype=np.float32)
             if self.previous is not None:
                 o = oscillation(torch.from_numpy(self.previous[k]), torch.from_numpy(self.p[k])).numpy()
                 split = guarded_split(_scaled(o), "gaussian", None)
                 if not split.refused:
-                    steady = np.where(split.clean >= 0.5, split.clean, 0).astype(np.float32)
-            w = self.w[k]
+                    steady = np.where(split.clean >= self.clean_above, split.clean, 0).astype(np.float32)
             values.append(np.where(w > self.clean_above, w + (1 - w) * steady, w))  # eq. 8 is of clean pairs
         self.y[:] = values[::-1] if self.method.rectify else 1
         return np.asarray(np.mean(values, axis=0))

@@ -124,6 +124,8 @@ def test_a_pair_that_more_likely_moves_is_not_steady_at_all(monkeypatch: pytest.
     assert procedure.judge(None).tolist() == pytest.approx([0.6, 0.6, 0.8, 0.92])
     procedure.w[:] = 0.4
     assert procedure.judge(None).tolist() == pytest.approx([0.4] * 4)  # eq. 8 is of clean pairs
+    procedure.clean_above = 0.3  # one threshold tau in the paper
+    assert procedure.judge(None).tolist() == pytest.approx([0.4, 0.694, 0.7, 0.88])
 
 
 def test_predictions_of_every_epoch_are_kept_for_the_next_one() -> None:
