@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -158,8 +159,10 @@ def find_columns(schema: pa.Schema, given: Mapping[str, Any], data: str) -> dict
     if "image" not in roles and "features" not in roles:
         raise _no_images(schema, data, roles["text"], listed)
     lists = "text" in roles and is_list(schema.field(roles["text"]).type)
-    if lists and roles.pop("text_features", "") and given.get("text_vectors") is not None:
-        raise DataError(f"{data} has lists of captions; captions with vectors need a row each")
+    if lists and (vectors := roles.pop("text_features", "")):
+        if given.get("text_vectors") is not None:
+            raise DataError(f"{data} has lists of captions; captions with vectors need a row each")
+        warnings.warn(f"column {vectors!r} is not read: vectors of captions need one caption a row", stacklevel=1)
     roles |= {SCORE + name: name for name in _named_scores(schema, given.get("score_columns") or "", data)}
     return roles | {SCORE + f.name: f.name for f in schema if is_score(f.name, f.type) and f.name not in roles.values()}
 

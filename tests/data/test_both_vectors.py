@@ -249,6 +249,8 @@ def test_arrays_that_do_not_go_together(tmp_path: Path) -> None:
     assert_not_loaded("no column 'txt_emb'", tmp_path / "a.parquet", text_vectors="txt_emb")
     lists = {"image_emb": [[0.5, 1.0]], "text_emb": [[0.5, 1.0]], "captions": [["a dog", "a cat"]]}
     assert_not_loaded("a row each", lists, text_vectors="text_emb")
+    with pytest.warns(UserWarning, match="'text_emb' is not read"):
+        assert load_pairs(lists).text_vectors is None
 
 
 def test_several_arrays_on_the_command_line(
