@@ -221,6 +221,8 @@ def _noise_levels(bench: Bench, train: Pairs) -> list[_NoiseLevel]:
         levels.append(_NoiseLevel(Path(file).stem, rate, "file", digest, lambda seed, noise=noise: noise))
     for rate, kind in product(() if bench.noise_files else dict.fromkeys(bench.noise), kinds):
         check_number("a benchmark", "noise", rate, least=0, most=1)
+        if rate == 0 and kind != kinds[0]:  # no noise of another kind is the same data
+            continue
         uniform = kind.name == "uniform"
         how: dict[str, Any] = {"per": bench.per} if uniform else {"kind": kind}
         if kind.by_column:

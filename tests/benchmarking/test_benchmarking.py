@@ -299,6 +299,11 @@ def test_noise_files_take_the_place_of_rates(data: Path) -> None:
         run_bench(bench(data, noise_files=(str(file),)))
 
 
+def test_data_without_noise_is_one_cell(data: Path) -> None:
+    result = run_bench(bench(data, methods="infonce", kind="shift,partial", noise=(0.0, 0.4)))
+    assert [row["noise"] for row in result.rows] == ["0 shift:1", "0.4 shift:1", "0.4 partial:0.5"]
+
+
 def test_kinds_of_noise_are_lines_of_their_own(data: Path) -> None:
     table = pq.read_table(data)
     pq.write_table(table.append_column("kind", pa.array([f"c{i % 3}" for i in range(len(table))])), data)
