@@ -233,7 +233,8 @@ def _fit(
     pairs, streamed = given.pairs, given.streamed
     source = pairs.source if streamed is None else streamed.source
     info = _about(recipe, estimator, source, len(pairs) if streamed is None else source.n_rows)
-    with CurrentProgress.reported_to(progress), _ended(run, info, resume):
+    trains = streamed is None and isinstance(estimator, PairCleaner)
+    with CurrentProgress.reported_to(progress), _ended(run, info, resume, trains):
         scored = _train(run, recipe, estimator, given, progress, resume, info)
         result = _write_results(run, estimator, pairs, scored)
         result["val_seen"] = None if given.val is None else given.val.seen_in(pairs, "validation")
@@ -250,7 +251,7 @@ def _fit(
 
 
 @contextmanager
-def _ended(run: Run, info: dict[str, Any], resume: bool) -> Iterator[None]:
+def _ended(run: Run, info: dict[str, Any], resume: bool, trains: bool) -> Iterator[None]:
     """What ends the block is noted in the run, or takes the run with it."""
     try:
         yield
@@ -259,7 +260,7 @@ def _ended(run: Run, info: dict[str, Any], resume: bool) -> Iterator[None]:
         raise
     except BaseException:
         if not resume:
-            run.discard_empty()
+            run.discard_empty(trains)
         run.restore_replaced()
         raise
 

@@ -230,9 +230,12 @@ class Run:
         """Whether there is one to resume from."""
         return any((self.path / "checkpoints").rglob("*.safetensors"))
 
-    def discard_empty(self) -> None:
-        """Delete the run and the link to it, if the fit was refused before it had learnt anything."""
-        if any(p.is_file() for p in (self.path / "checkpoints").rglob("*")) or (self.path / "model").exists():
+    def discard_empty(self, trains: bool = True) -> None:
+        """Delete the run and the link to it, if the fit ended before it had learnt anything. A model that it does not
+        train (``trains``) is soon made again.
+        """
+        learnt = trains and (self.path / "model").exists()
+        if learnt or any(p.is_file() for p in (self.path / "checkpoints").rglob("*")):
             return
         with suppress(OutputExistsError):
             refuse_precious(self.path)

@@ -22,7 +22,7 @@ from cleanpairs.core.recipe import Recipe
 from cleanpairs.data import load_pairs
 from cleanpairs.data.guard import same_file
 from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
-from tests.helpers import unit, vector_column, write_table
+from tests.helpers import cone, fit_beside, unit, vector_column, write_table
 
 
 @pytest.fixture(autouse=True)
@@ -267,6 +267,22 @@ def test_a_fit_whose_results_find_no_space_leaves_no_run(recipe: Recipe) -> None
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert not os.path.lexists("run") and not os.path.lexists(LATEST)
+
+
+@pytest.mark.parametrize("method", ["auto", "clip-score"])
+def test_a_fit_without_training_whose_issues_find_no_space_leaves_no_run(
+    method: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def full(issues: pa.Table, staged: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(staged))
+
+    images, texts, *_ = cone(300, 0.2)
+    vectors = {"image_features": vector_column(images), "text_features": vector_column(texts)}
+    data = write_table(tmp_path / "data.parquet", {"caption": [f"text {i}" for i in range(300)], **vectors})
+    monkeypatch.setattr("cleanpairs.commands.fit.write_csv", full)
+    with pytest.raises(OutputError, match="No space left"):
+        fit_beside(data, method=method, streamed_from=200)
+    assert not os.path.lexists("run")
 
 
 def test_a_name_that_another_fit_takes_while_the_data_is_read_is_not_ours(
