@@ -161,6 +161,7 @@ def main() -> None:
         if not sys.stderr.isatty():  # quiet when not a terminal: the bars of libraries too
             os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
             os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
+            os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # a line for each try to reach the hub
         try:
             for argument in sys.argv[1:]:
                 if any("\ud800" <= c <= "\udfff" for c in argument):  # a run notes its paths, as text

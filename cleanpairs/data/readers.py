@@ -27,7 +27,7 @@ from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.captions import Faults, caption_column, is_listed
 from cleanpairs.data.columns import USUAL_NAMES, is_text
 from cleanpairs.data.formats.folder import annotation_files
-from cleanpairs.data.formats.remote import fetch, is_url
+from cleanpairs.data.formats.remote import fetch, is_url, urls_in_errors
 from cleanpairs.data.image_paths import LOOK_AT
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.rows import Rows, row_numbers
@@ -81,6 +81,7 @@ def sniff(data: str) -> str:
     )
 
 
+@urls_in_errors()
 def open_source(data: str | Path, *, text_column: str | None = None, **options: Any) -> Source:
     """Find ``data`` and its columns, without reading it. Parameters as in :func:`load_pairs`."""
     try:
@@ -281,6 +282,7 @@ def load_some(source: Source, rows: np.ndarray, batch_rows: int = 4096) -> Pairs
     return load_rows(reader.iter_rows(selected, chosen()), selected, None)
 
 
+@urls_in_errors()
 def load_source(source: Source) -> Pairs:
     """The pairs of an input that was opened by :func:`open_source`. Raises DataError: there is no caption in the column
     of captions, and there are other columns of texts.

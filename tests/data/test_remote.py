@@ -1,5 +1,6 @@
 """Inputs behind URLs: memory:// for fsspec, a server of our own for HTTP; addresses that are refused."""
 
+import hashlib
 import io
 import json
 from collections.abc import Iterator
@@ -145,6 +146,22 @@ def test_parquet_that_changes_while_it_is_read_in_place(bucket: fsspec.AbstractF
         next(iter_tables(source))
 
 
+def test_equal_bytes_that_are_uploaded_again_are_the_same_data(
+    bucket: fsspec.AbstractFileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts_of = type(bucket).info
+
+    def info(system: fsspec.AbstractFileSystem, path: str) -> dict[str, object]:
+        return {**facts_of(system, path), "ETag": hashlib.md5(system.store[path].getvalue()).hexdigest()}  # as S3
+
+    monkeypatch.setattr(type(bucket), "info", info)
+    found = []
+    for caption in "aab":
+        bucket.pipe("/bucket/a.parquet", parquet(caption))
+        found.append(load_pairs("memory://bucket/a.parquet", allow_urls=True).source.fingerprint)
+    assert found[0] == found[1] != found[2]
+
+
 def test_errors_of_a_file_system_name_the_url(
     bucket: fsspec.AbstractFileSystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,6 +195,21 @@ def test_a_server_that_falls_silent_is_told(
     monkeypatch.setattr(MemoryFile, "read", read, raising=False)
     words = "Read timeout on endpoint" if silent else "tuple index out of range"
     assert_not_loaded(f"a.parquet cannot be read as Parquet: {words}$", "memory://bucket/a.parquet", allow_urls=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.csv", b"img,cap\n1.jpg,a\n", "has no column of captions"),
+        ("a.npy", b"nonsense", "cannot be read as an array"),
+        ("a.arrow", b"nonsense", "is cut short"),
+    ],
+)
+def test_errors_about_a_fetched_file_name_the_url(
+    bucket: fsspec.AbstractFileSystem, name: str, content: bytes, words: str
+) -> None:
+    bucket.pipe(f"/bucket/{name}", content)
+    assert_not_loaded(rf"^memory://bucket/{name} {words}", f"memory://bucket/{name}", allow_urls=True)
 
 
 def test_a_full_disk_is_no_fault_of_the_url(bucket: fsspec.AbstractFileSystem, monkeypatch: pytest.MonkeyPatch) -> None:

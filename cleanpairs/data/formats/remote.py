@@ -18,12 +18,12 @@ import re
 import socket
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from cleanpairs.core.errors import ConfigError, DataError, MissingInputError
+from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError, MissingInputError
 from cleanpairs.core.hub import hub_allowed
 from cleanpairs.core.regular import error_text, read_json, reading
 from cleanpairs.data.atomic import staged_file
@@ -163,7 +163,8 @@ def _of_fsspec(system: Any, path: str, url: str) -> _Remote:
 
 def _mark_of(facts: dict[str, Any]) -> str:
     """A mark of a file's version, from fsspec's facts. Empty where these do not suffice."""
-    marks = "ETag etag generation LastModified last_modified mtime created updated blob_id xet_hash".split()
+    others = "etag generation LastModified last_modified mtime created updated blob_id xet_hash".split()
+    marks = ["ETag"] if facts.get("ETag") else others  # of S3: the same if the same bytes are uploaded again
     values = [str(facts[name]) for name in marks if facts.get(name) is not None]
     return "|".join([str(facts.get("size")), *values]) if values else ""
 
@@ -185,6 +186,18 @@ def _pointer(path: str) -> dict[str, Any] | None:
 def location(path: str) -> str:
     """The URL that a file came from or stands for, as :func:`without_secrets` shows it. Else the path as it is."""
     return without_secrets(str(_note_beside(path).get("url", path)))
+
+
+@contextmanager
+def urls_in_errors() -> Iterator[None]:
+    """Within the block, or the function, an error names a fetched file by its URL."""
+    try:
+        yield
+    except CleanpairsError as error:
+        text = re.sub(rf"\S*/{FOLDER}/[0-9a-f]{{32}}/[^\s,:;']+", lambda path: location(path[0]), str(error))
+        if text == str(error):
+            raise
+        raise type(error)(text) from error
 
 
 def without_secrets(text: str) -> str:
