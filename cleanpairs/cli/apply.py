@@ -266,7 +266,6 @@ def rematch(paths: tuple[str, ...], out: str, **options: Any) -> None:
     are in OUT.parts until the plan is complete.
     """
     from cleanpairs.commands.rematch import rematch_run
-    from cleanpairs.ops.search import SearchNote
     from cleanpairs.repair.actions import COUNTED, DUPLICATE, REASONS
     from cleanpairs.repair.chat import ChatSettings
 
@@ -293,9 +292,8 @@ def rematch(paths: tuple[str, ...], out: str, **options: Any) -> None:
         warn_of_flags(opened, flagged, summary.pairs, summary.threshold)
     if expected is not None:
         say(f"{expected}\n")
-    notes = (SearchNote(**note) for note in planned.settings.get("searches", ()))
-    if approximate := [note for note in notes if note.index != "flat"]:
-        say(f"search: {min(approximate, key=lambda note: (note.recall, -note.queries))}")
+    if recall := [note["recall"] for note in planned.settings.get("searches", ()) if note["index"] != "flat"]:
+        say(f"search: approximate; on a sample it found {percent(min(recall))} of the ten nearest")
     text = f"{summary}\n\nplan: {out}"
     text += f"\nnext: cleanpairs export --plan {quote(str(out))} --out FILE"
     print_result({name: getattr(summary, name) for name in ("pairs", *COUNTED)}, text)

@@ -40,10 +40,6 @@ class SearchNote:
     probes: int = 0  # of each query
     recall: float = 1.0  # recall@10 on a sample of the queries
 
-    def __str__(self) -> str:
-        lists = f"{self.probes} of {self.lists:,} inverted lists, recall@10 {self.recall:.3f} on a sample"
-        return f"approximate, of {self.queries:,} vectors in {self.rows:,}, {lists}"
-
 
 @dataclass(frozen=True)
 class TopK:
