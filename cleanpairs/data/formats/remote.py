@@ -221,9 +221,12 @@ def open_remote(path: str) -> Any:
     try:
         system, _ = fsspec.core.url_to_fs(pointer["url"])
         system.invalidate_cache(pointer["path"])
-        if _mark_of(system.info(pointer["path"])) != pointer["mark"]:
+        file = system.open(pointer["path"], "rb", cache_type="none")
+        facts = getattr(file, "details", None) or system.info(pointer["path"])  # opening has asked for them mostly
+        if _mark_of(facts) != pointer["mark"]:
+            file.close()
             raise DataError(f"{pointer['url']} has changed since it was opened: run the command again")
-        return system.open(pointer["path"], "rb", cache_type="none")
+        return file
     except FileNotFoundError as error:
         raise DataError(f"{pointer['url']} is not there any more") from error
 
