@@ -4,10 +4,11 @@ Networks know their training pairs by heart. So everything here is linear or unt
 
 1. A predictor learns from two thirds of the trusted pairs. It predicts a caption's vector from an image, and an image's
    from a caption, by ridge regression and by two means over neighbours. Vectors of one space are compared directly,
-   too. The other pairs are held out.
+   too. The other pairs are held out: those of one image or text together, as often as they are mismatched together.
 2. A logistic regression of held-out pairs against random ones makes one log likelihood ratio l of them.
 3. l - log sum of exp(l) measures how much better a pair is than the image's other captions, and than the caption's
-   other images. Both sums are scaled to the number of pairs to repair.
+   other images. Both sums are scaled to the number of pairs to repair. Captions that stand with one image in the input,
+   or images with one text, may have been lost together: they are no rivals of each other.
 4. The image of a held-out caption is known, so it is wrong with all images to be repaired. These edges are what a
    caption has whose image is not among them. With its own image added, it is what a caption has whose image is. A
    logistic regression of right on l and both differences gives the probability.
@@ -356,6 +357,33 @@ class _Known:
         return fit[0] * slope, fit[1] * slope + shift
 
 
+def _siblings(rows: np.ndarray, of: np.ndarray) -> Any:
+    """Which other rows (n, n) share one ``of`` (k,). One that many rows share makes none."""
+    from scipy.sparse import csr_array
+
+    few = np.bincount(of)[of] <= NUMBERS.near
+    shown = csr_array((np.ones(few.sum(), bool), (rows[few], of[few])), shape=(rows.max() + 1, of.max() + 1))
+    pairs = (shown @ shown.T).tocoo()
+    other = pairs.row != pairs.col
+    return csr_array((np.ones(other.sum(), bool), (pairs.row[other], pairs.col[other])), shape=pairs.shape)
+
+
+def _together(group: np.ndarray, lost: np.ndarray, kept: np.ndarray) -> float:
+    """The share of ``lost`` pairs among those of one ``group`` (N,) with a lost one."""
+    group = np.unique(group, return_inverse=True)[1]
+    of_lost, of_kept = (np.bincount(group[pairs], minlength=len(group))[group[lost]] for pairs in (lost, kept))
+    return float((of_lost - 1).sum() / max((of_lost - 1 + of_kept).sum(), 1))
+
+
+def _in_groups(pairs: np.ndarray, groups: list[tuple[np.ndarray, float]], rng: np.random.Generator) -> np.ndarray:
+    """Order ``pairs`` (n,) so that a share of those of one group stand together, for each ``(group (N,), share)``."""
+    key = np.arange(len(pairs)) / len(pairs)
+    for group, share in groups:
+        of_group = rng.random(len(pairs))[np.unique(group[pairs], return_inverse=True)[1]]
+        key = np.where(rng.random(len(pairs)) < share, of_group, key)
+    return pairs[np.argsort(key)]
+
+
 def _logistic(x: np.ndarray, right: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, float]:
     from sklearn.linear_model import LogisticRegression
 
@@ -428,12 +456,17 @@ class PairProbability:
         self.images = self.captions[first]  # a pair that shows each of their images
         self._wrong = np.zeros(len(self.images))
         np.maximum.at(self._wrong, self._image_of_caption, 1 - self.matched[self.captions])
+        own, text = np.arange(len(self.captions)), np.unique(text_group[self.captions], return_inverse=True)[1]
+        of_captions = _siblings(own, self._image_of_caption) + _siblings(own, text)
+        self._siblings = of_captions, _siblings(self._image_of_caption, text)
         self._many, one_space = len(self.captions) > NUMBERS.most_exact, joint is not None and joint[0] is images
         of_trusted = image_index[self.trusted], self.trusted
         spaces = _Space(images, of_trusted[0]), _Space(texts, of_trusted[1])
         both = spaces if one_space else None
         if joint is not None and not one_space:
             both = _Space(joint[0], of_trusted[0]), _Space(joint[1], of_trusted[1])
+        groups = [(g, _together(g, self.captions, self.trusted)) for g in (text_group, image_group)]
+        self.trusted = _in_groups(self.trusted, groups, rng.spawn(1)[0])
         held, rest = np.split(self.trusted, [min(int(len(self.trusted) * NUMBERS.held), NUMBERS.most_held)])
         self._linear = self._many and one_space
         kind = _LinearPredictor if self._linear else _Predictor
@@ -521,8 +554,7 @@ class PairProbability:
 
         beside = self._right(self.images, self.captions[some[1]])
         of_images, of_captions, (image, caption, ratio) = self._compare(self._images, captions, beside)
-        terms = _differences(ratio, (of_images[image], of_captions[caption]), scale, (True, True))
-        mixed = _Edges(caption, terms, wrong[image])
+        found = image, caption, ratio
         _, alone, (image, caption, ratio) = self._compare(self._images, of_held, self._right(self.images, held))
         own = self._ratio(_Sides(own_images, of_held).pairs(*np.tile(np.arange(len(held)), (2, 1))))
         absent, rivals = (
@@ -535,15 +567,31 @@ class PairProbability:
         if min(len(absent.caption), len(at)) < NUMBERS.least_right:
             return False
         known = _Known(absent, rivals, right, self.matched[held] / self.matched[self.trusted].mean())
+        self._sums, self._captions = (of_images, of_captions), captions
+        if self._many:
+            self._sums = of_images, self._sum_in_steps(predictor, few)
+        image, caption, ratio = found
+        mixed = _Edges(caption, self._above_others(image, some[1][caption], ratio), wrong[image])
         fit = known.learn(0.5)
         without, rival, of_own = known.best(fit)
         lost = ((1 - self.matched[self.captions]) * self._lost)[some[1]]
         self.share = _share(without, np.maximum(rival, of_own), mixed.best(fit, len(captions)), lost)
         self._logit = known.rescaled(known.learn(self.share), self.share)
-        self._sums, self._captions = (of_images, of_captions), captions
-        if self._many:
-            self._sums = of_images, self._sum_in_steps(predictor, few)
         return True
+
+    def _above_others(self, image: np.ndarray, caption: np.ndarray, ratio: np.ndarray) -> np.ndarray:
+        """:func:`_differences` of edges (k,) to be judged. What may have been lost together is no rival."""
+        sums = self._sums[0][image], self._sums[1][caption]
+        for side, own in ((0, caption), (1, image)):
+            edge, sibling = self._siblings[side][own].nonzero()
+            pairs = (image[edge], sibling) if side == 0 else (sibling, caption[edge])
+            lost = np.exp(self._ratio_of(*pairs).astype(np.float64)) * self._holds[1 - side][sibling]
+            sums[side][:] -= np.bincount(edge, lost, len(own))
+        return _differences(ratio, sums, self._scale, (self._holds[1][caption], self._holds[0][image]))
+
+    def _ratio_of(self, image: np.ndarray, caption: np.ndarray) -> np.ndarray:
+        few, place = np.unique(image, return_inverse=True)
+        return self._ratio(_Sides(self._images[few], self._captions).pairs(place, caption))
 
     def _sum_in_steps(self, predictor: _Predictor, few: _Side) -> np.ndarray:
         """Return the sums of exp(l) of all captions over a ``few`` images, and keep the captions."""
@@ -579,16 +627,11 @@ class PairProbability:
         image, caption = (places(self.captions, pairs) for pairs in (image_of, text_of))
         at = np.flatnonzero((image >= 0) & (caption >= 0))
         image, caption = self._image_of_caption[image[at]], caption[at]
-        few, place = np.unique(image, return_inverse=True)
-        ratio = self._ratio(_Sides(self._images[few], self._captions).pairs(place, caption))
+        ratio = self._ratio_of(image, caption)
         seen = ratio > self.least
         at, image, caption, ratio = at[seen], image[seen], caption[seen], ratio[seen]
         if len(at):
-            sums, holds = (
-                (self._sums[0][image], self._sums[1][caption]),
-                (self._holds[1][caption], self._holds[0][image]),
-            )
-            edges = _differences(ratio, sums, self._scale, holds)
+            edges = self._above_others(image, caption, ratio)
             apart = (1 - self.matched[self.captions[caption]]) * self._lost[caption]
             logit = _bends(edges) @ self._logit[0] + self._logit[1]
             odds = np.exp(logit) * self._wrong[image] * apart

@@ -267,3 +267,19 @@ def test_captions_whose_images_are_not_there_have_no_repair() -> None:
         assert abs(probability[made].sum() - right[made].sum()) < 60
         shares.append(found.share)
     assert shares[0] < 0.1 and abs(shares[1] - 0.5) < 0.1 and shares[2] > 0.8
+
+
+@pytest.mark.parametrize("of_image", [True, False])
+def test_groups_that_are_mismatched_as_a_whole_are_repaired(of_image: bool) -> None:
+    """Images exchanged all of their three captions, or the caption that all of their three photographs show."""
+    objects, rng = Exchanged(500, 2.0), np.random.default_rng(1)
+    group, each, one = np.repeat(np.arange(500), 3), np.arange(1500), np.arange(500)
+    noise = rng.normal(size=(1500, 40 - 8 * of_image)) / 10
+    images = objects.images if of_image else unit(objects.images[group] + noise)
+    texts = unit(objects.texts[group] + noise) if of_image else objects.texts[group]
+    index, text = (one[group], each) if of_image else (each, objects.truth[group])
+    found = PairProbability(images, texts, index, index, text, objects.matched[group], 0.5)
+    image, caption = (x.ravel() for x in np.meshgrid(found.captions, found.captions, indexing="ij"))
+    probability, right = found.probability(image, caption), objects.truth[group[caption]] == group[image]
+    made = probability > 0.5
+    assert right[made].sum() > 300 and abs(probability[made].mean() - right[made].mean()) < 0.15
