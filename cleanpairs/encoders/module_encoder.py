@@ -31,6 +31,8 @@ class ModuleEncoder(FrozenImages):
     Raises ConfigError: the module returns something else.
     """
 
+    shape: tuple[int, ...] = ()  # of nothing yet
+
     def __init__(self, module: nn.Module, prepare: Prepare | None = None, device: str = "cpu") -> None:
         self.module, self.device, self.name = module, device, type(module).__qualname__
         prepare = prepare or IMAGENET()
@@ -41,7 +43,7 @@ class ModuleEncoder(FrozenImages):
             with torch.inference_mode():
                 probe = self.vectors(prepare([Image.new("RGB", (256, 256), c) for c in ("white", "black")]))
             self.shape = tuple(probe.shape[1:])
-        except (RuntimeError, TypeError, ValueError, AttributeError) as error:
+        except (RuntimeError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise ConfigError(f"image_encoder {self.name} fails on images, check its transform: {error}") from error
         if probe.ndim not in (2, 3) or len(probe) != 2 or not probe[0].numel():
             raise ConfigError(
@@ -56,7 +58,14 @@ class ModuleEncoder(FrozenImages):
         self.fingerprint = digest.hexdigest()
 
     def vectors(self, x: Tensor) -> Tensor:
-        """Features (n, *shape) of n images' pixels by ``prepare``."""
+        """Features (n, *shape) of n images' pixels by ``prepare``. ConfigError: they have another shape."""
         with evaluating(self.module.to(self.device)):
-            vectors: Tensor = self.module(x.to(self.device))
+            vectors = self.module(x.to(self.device))
+        if not isinstance(vectors, Tensor):
+            raise TypeError(f"a tensor was expected of the module, found {type(vectors).__name__}")
+        if self.shape and vectors.shape != (len(x), *self.shape):
+            raise ConfigError(
+                f"image_encoder {self.name} must give all images the same shape: {len(x)} became "
+                f"{tuple(vectors.shape)}, and (B, {', '.join(map(str, self.shape))}) was expected"
+            )
         return vectors

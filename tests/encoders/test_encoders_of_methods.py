@@ -356,6 +356,23 @@ def test_a_module_with_a_transform_of_its_own(colored: Path) -> None:
     assert ModuleEncoder(Means(flat=True), small).encode_pixels(whole).mean(axis=1).tolist() == [1.0, 0.0]
 
 
+class Odd(Means):
+    """It returns an array, or other shapes for other images."""
+
+    def forward(self, x: Tensor) -> Any:
+        cells = super().forward(x)
+        return cells.numpy() if self.flat else cells[:, : 1 + len(x) % 2]
+
+
+def test_a_module_that_returns_something_else_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"a tensor was expected of the module, found ndarray"):
+        ModuleEncoder(Odd(flat=True), small)
+    with pytest.raises(ConfigError, match=r"3 became \(3, 2, 3\), and \(B, 1, 3\) was expected"):
+        ModuleEncoder(Odd(), small).encode_images([Image.new("RGB", (9, 9))] * 3)
+    with pytest.raises(ConfigError, match="check its transform"):
+        ModuleEncoder(Means(), lambda images: small(images)[0, 0])
+
+
 @pytest.mark.parametrize("tune", ["", "head", "lora"])
 def test_pixels_become_what_pictures_become(tiny_clip: Path, colored: Path, tune: str) -> None:
     pairs = load_pairs(colored).select(np.arange(20))
