@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import math
+import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -125,11 +126,19 @@ def _rendered(**values: Any) -> str:
         trim_blocks=True,
     )  # fmt: skip
     environment.filters |= {"share": _share, "figure": _figure, "number": _number, "visible": visible}
+    environment.filters["quoting"] = _quoting
     for name, file in (("style", "style.css"), ("script", "page.js")):
         text = Path(__file__).with_name(file).read_text(encoding="utf-8")
         digest = hashlib.sha256(text.encode()).digest()
         values |= {name: text, f"{name}_hash": base64.b64encode(digest).decode()}
     return environment.get_template("template.html").render(**values)
+
+
+def _quoting(text: str) -> str:
+    """HTML whose quoted words keep their place, also where they are written from right to left."""
+    from markupsafe import Markup, escape
+
+    return Markup(re.sub("“([^”]*)”", r"“<bdi>\1</bdi>”", str(escape(text))))
 
 
 def _figures(outcome: Outcome, metrics: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:

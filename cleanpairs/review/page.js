@@ -97,7 +97,11 @@ function show(question) {
   $("drop-alike").textContent = `Drop all ${shown.alike} pairs with this caption`;
   const evidence = $("evidence");
   evidence.replaceChildren(make("p", `Correspondence ${shown.score.toFixed(3)} (1: caption and image belong together, 0: they do not), ${shown.flagged ? "flagged" : "not flagged"}. Plan: ${PLAN[shown.plan]}${shown.plan === "drop" && shown.reason ? " (" + shown.reason + ")" : ""}.`));
-  if (shown.why) evidence.append(make("p", `Why: ${shown.why}.`));
+  if (shown.why) {
+    const why = make("p");  // quoted words keep their place, also where they are written from right to left
+    why.append(...`Why: ${shown.why}.`.split(/(?<=“)|(?=”)/).map((part, k) => k % 2 ? make("bdi", part) : part));
+    evidence.append(why);
+  }
   for (const [title, found] of [["Captions of similar images", shown.similar_images], ["Images of similar captions", shown.similar_captions]]) {
     if (!found || !found.length) continue;
     const ul = make("ul");

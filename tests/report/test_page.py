@@ -135,6 +135,13 @@ def test_a_page_of_every_kind_of_pair(case: dict[str, Any], tmp_path: Path) -> N
     assert page.text.count("repaired with its own partner") == 3 and "a wrong partner" not in page.text
 
 
+def test_quoted_words_from_right_to_left_keep_their_place(case: dict[str, Any], tmp_path: Path) -> None:
+    why = ["hardly any of them says “قميص”, “<b>”, “رجالي”"] * 12
+    page = Page(write_report(tmp_path / "r.html", **case | {"why": why}))
+    assert "says “<bdi>قميص</bdi>”, “<bdi>&lt;b&gt;</bdi>”, “<bdi>رجالي</bdi>”</bdi>" in page.source
+    assert page.open == []
+
+
 def test_galleries_show_each_dropped_pair_once_per_gallery_and_the_worst_first(tmp_path: Path) -> None:
     n = 40
     pairs = corpus(n)
