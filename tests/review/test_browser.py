@@ -123,3 +123,10 @@ def test_text_stands_out_from_its_background(tab: Any, scheme: str) -> None:
     colours = [(text, back) for text in ("--ink", "--faint", "--accent") for back in ("--page", "--paper", "--soft")]
     for text, back in [*colours, ("--on", "--good"), ("--on", "--bad"), ("--ink", "--mark")]:
         assert tab.contrast(text, back) >= 4.5, (text, back)
+
+
+def test_a_caption_from_right_to_left_ends_at_the_left(tab: Any) -> None:
+    tab.run("document.getElementById('caption').textContent = 'قميص ABC'")
+    tab.run("window.part = document.createRange(), window.text = document.getElementById('caption').firstChild, 0")
+    left = "part.setStart(text, {}), part.setEnd(text, {}), part.getBoundingClientRect().left"
+    assert tab.run(left.format(5, 8)) < tab.run(left.format(0, 4))
