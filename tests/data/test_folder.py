@@ -16,7 +16,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -135,6 +135,7 @@ CAPTIONS = st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_cha
 @settings(max_examples=60, deadline=None)
 @given(captions=CAPTIONS, ending=st.sampled_from(["csv", "tsv", "jsonl"]))
 def test_what_python_writes_is_read_back(captions: list[str], ending: str, tmp_path_factory: Any) -> None:
+    assume(not any(c.lstrip()[:1] in ("[", "{") for c in captions))  # which can spell a list of captions, or an object
     folder = tmp_path_factory.mktemp("round")
     (folder / "0.png").write_bytes(picture(0))
     with open(folder / f"in.{ending}", "w", newline="", encoding="utf-8") as file:
