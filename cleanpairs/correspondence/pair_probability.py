@@ -133,20 +133,6 @@ class _Space(Centred):
 
 
 @dataclass(frozen=True)
-class _Places:
-    """The vectors of these ``pairs`` (n,), looked up by their places."""
-
-    space: _Space
-    pairs: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.pairs)
-
-    def __getitem__(self, places: np.ndarray) -> np.ndarray:
-        return self.space[self.pairs[places]]
-
-
-@dataclass(frozen=True)
 class _Side:
     """V views of n images, or captions, and what each product with one is multiplied by: (n, V), or 1."""
 
@@ -163,15 +149,15 @@ class _Side:
 
 @dataclass(frozen=True)
 class _Later:
-    """A side of these ``pairs`` (n,) that is predicted when it is looked up."""
+    """What is found, or predicted, of these ``pairs`` (n,) when it is looked up."""
 
-    predict: Callable[[np.ndarray], _Side]
+    predict: Callable[[np.ndarray], Any]
     pairs: np.ndarray
 
     def __len__(self) -> int:
         return len(self.pairs)
 
-    def __getitem__(self, rows: slice | np.ndarray) -> _Side:
+    def __getitem__(self, rows: slice | np.ndarray) -> Any:
         return self.predict(self.pairs[rows])
 
 
@@ -384,10 +370,10 @@ def _in_groups(pairs: np.ndarray, groups: list[tuple[np.ndarray, float]], rng: n
     return pairs[np.argsort(key)]
 
 
-def _logistic(x: np.ndarray, right: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, float]:
+def _logistic(x: np.ndarray, right: np.ndarray, weight: np.ndarray, C: float = 10) -> tuple[np.ndarray, float]:
     from sklearn.linear_model import LogisticRegression
 
-    fit = LogisticRegression(C=10, max_iter=1000).fit(x, right, sample_weight=weight)
+    fit = LogisticRegression(C=C, max_iter=1000).fit(x, right, sample_weight=weight)
     return fit.coef_[0], float(fit.intercept_[0])
 
 
@@ -471,11 +457,13 @@ class PairProbability:
         self._linear = self._many and one_space
         kind = _LinearPredictor if self._linear else _Predictor
         predictor = kind(spaces, both, image_index, rest, self.matched[rest])
-        self._learn(predictor, held, rng)
+        sides = _Sides(predictor.images(held), predictor.captions(held))
+        self._learn(sides, held, rng)
         # A caption that is to be repaired, too, may have another image among those.
-        held = held[~np.isin(text_group[held], text_group[self.captions])]
-        held = held[: NUMBERS.most_edges // len(self.images) + 1]
-        self.judged = len(held) >= NUMBERS.least_right and self._calibrate(predictor, held, rng)
+        alone = np.flatnonzero(~np.isin(text_group[held], text_group[self.captions]))
+        alone = alone[: NUMBERS.most_edges // len(self.images) + 1]
+        few = _Sides(sides.images[alone], sides.captions[alone])
+        self.judged = len(alone) >= NUMBERS.least_right and self._calibrate(predictor, few, held[alone], rng)
 
     def _note_copies(self) -> None:
         """How likely each caption to be repaired is a lost one, and no copy of a trusted pair's, by their shares."""
@@ -502,21 +490,18 @@ class PairProbability:
         shown = csr_array((np.ones(len(here), bool), (t[captions], here)), shape=(t.max() + 1, len(here)))
         return np.asarray((beside @ shown).nonzero())
 
-    def _learn(self, predictor: _Predictor, held: np.ndarray, rng: np.random.Generator) -> None:
-        """Learn l of held-out pairs."""
-        from sklearn.linear_model import LogisticRegression
-
-        sides, n = _Sides(predictor.images(held), predictor.captions(held)), len(held)
-        right, w = sides.pairs(np.arange(n), np.arange(n)), self.matched[held]
+    def _learn(self, sides: _Sides, held: np.ndarray, rng: np.random.Generator) -> None:
+        """Learn l of held-out pairs (h,) and their ``sides``."""
+        n, w = len(held), self.matched[held]
+        right = sides.pairs(np.arange(n), np.arange(n))
         image, caption = rng.integers(0, n, (2, NUMBERS.random))
         apart = self.image_group[held[image]] != self.image_group[held[caption]]
         apart &= self.text_group[held[image]] != self.text_group[held[caption]]
         random = sides.pairs(image[apart], caption[apart])
-        fit = LogisticRegression(max_iter=500).fit(
-            _terms(np.concatenate([right, random])), np.repeat([1, 0], [n, len(random)]),
-            sample_weight=np.concatenate([w / w.mean(), np.full(len(random), n / max(len(random), 1))]),
-        )  # fmt: skip
-        self._coefficients, self._intercept = fit.coef_[0].astype(np.float32), float(fit.intercept_[0])
+        weight = np.concatenate([w / w.mean(), np.full(len(random), n / max(len(random), 1))])
+        terms, truth = _terms(np.concatenate([right, random])), np.repeat([True, False], [n, len(random)])
+        coefficients, self._intercept = _logistic(terms, truth, weight, C=1)
+        self._coefficients = coefficients.astype(np.float32)
 
     def _compare(
         self, images: "_Side | _Later", captions: _Side, beside: np.ndarray | None = None
@@ -539,30 +524,32 @@ class PairProbability:
                 near.append((first + i, c, ratio[i, c]))
         return of_images, of_captions, [np.concatenate(part) for part in zip(*near, strict=True)]
 
-    def _calibrate(self, predictor: _Predictor, held: np.ndarray, rng: np.random.Generator) -> bool:
-        """Take the sums of step 3, then learn steps 4 and 5. False where too few edges are seen."""
-        both, linear = (self.images, self.captions), isinstance(predictor, _LinearPredictor)
+    def _calibrate(self, predictor: _Predictor, sides: _Sides, held: np.ndarray, rng: np.random.Generator) -> bool:
+        """Take the sums of step 3, then learn steps 4 and 5 of held-out pairs (h,) and their ``sides``.
+
+        False where too few edges are seen.
+        """
+        both = self.images, self.captions
         some = [np.sort(rng.permutation(len(x))[: NUMBERS.most_held if self._many else None]) for x in both]
         self._holds = [np.isin(np.arange(len(x)), s) for x, s in zip(both, some, strict=True)]
         self._scale = len(both[1]) / len(some[1]), len(both[0]) / len(some[0])
         scale, wrong = (self._scale[0], 1.0), np.log(self._wrong)
-        self._images = _Later(predictor.images, self.images) if linear else predictor.images(self.images)
+        self._images = _Later(predictor.images, self.images) if self._linear else predictor.images(self.images)
         few, captions = self._images[some[0]], predictor.captions(self.captions[some[1]])
-        own_images, of_held = predictor.images(held), predictor.captions(held)
-        table = np.concatenate([ratio for _, ratio in self._blocks(few[: NUMBERS.most_held], of_held)])
+        table = np.concatenate([ratio for _, ratio in self._blocks(few[: NUMBERS.most_held], sides.captions)])
         self.least = float(np.quantile(table, 1 - min(1.0, NUMBERS.near / len(self.images))))
 
         beside = self._right(self.images, self.captions[some[1]])
-        of_images, of_captions, (image, caption, ratio) = self._compare(self._images, captions, beside)
-        found = image, caption, ratio
-        _, alone, (image, caption, ratio) = self._compare(self._images, of_held, self._right(self.images, held))
-        own = self._ratio(_Sides(own_images, of_held).pairs(*np.tile(np.arange(len(held)), (2, 1))))
+        of_images, of_captions, to_judge = self._compare(self._images, captions, beside)
+        beside = self._right(self.images, held)
+        _, alone, (image, caption, ratio) = self._compare(self._images, sides.captions, beside)
+        own = self._ratio(sides.pairs(*np.tile(np.arange(len(held)), (2, 1))))
         absent, rivals = (
             _Edges(caption, _differences(ratio, (of_images[image], total[caption]), scale, (False, True)), wrong[image])
             for total in (alone, alone + np.exp(own.astype(np.float64)))
         )
         at = np.flatnonzero(own > self.least)
-        sums = self._compare(own_images, captions)[0][at], alone[at]
+        sums = self._compare(sides.images, captions)[0][at], alone[at]
         right = _Edges(at, _differences(own[at], sums, scale, (False, False)), np.zeros(len(at)))
         if min(len(absent.caption), len(at)) < NUMBERS.least_right:
             return False
@@ -570,7 +557,7 @@ class PairProbability:
         self._sums, self._captions = (of_images, of_captions), captions
         if self._many:
             self._sums = of_images, self._sum_in_steps(predictor, few)
-        image, caption, ratio = found
+        image, caption, ratio = to_judge
         mixed = _Edges(caption, self._above_others(image, some[1][caption], ratio), wrong[image])
         fit = known.learn(0.5)
         without, rival, of_own = known.best(fit)
@@ -581,12 +568,12 @@ class PairProbability:
 
     def _above_others(self, image: np.ndarray, caption: np.ndarray, ratio: np.ndarray) -> np.ndarray:
         """:func:`_differences` of edges (k,) to be judged. What may have been lost together is no rival."""
-        sums = self._sums[0][image], self._sums[1][caption]
+        sums = [self._sums[0][image], self._sums[1][caption]]
         for side, own in ((0, caption), (1, image)):
             edge, sibling = self._siblings[side][own].nonzero()
             pairs = (image[edge], sibling) if side == 0 else (sibling, caption[edge])
             lost = np.exp(self._ratio_of(*pairs).astype(np.float64)) * self._holds[1 - side][sibling]
-            sums[side][:] -= np.bincount(edge, lost, len(own))
+            sums[side] -= np.bincount(edge, lost, len(own))
         return _differences(ratio, sums, self._scale, (self._holds[1][caption], self._holds[0][image]))
 
     def _ratio_of(self, image: np.ndarray, caption: np.ndarray) -> np.ndarray:
@@ -595,15 +582,15 @@ class PairProbability:
 
     def _sum_in_steps(self, predictor: _Predictor, few: _Side) -> np.ndarray:
         """Return the sums of exp(l) of all captions over a ``few`` images, and keep the captions."""
-        linear = isinstance(predictor, _LinearPredictor)
-        step = NUMBERS.step if linear else len(self.captions)
-        sums, scales = [], []
+        step = NUMBERS.step if self._linear else len(self.captions)
+        sums: list[np.ndarray] = []
+        scales: list[Any] = []
         for start in range(0, len(self.captions), step):
             self._captions = predictor.captions(self.captions[start : start + step])
             sums.append(self._compare(few, self._captions)[1])
-            scales += [] if self._captions.scale is None else [self._captions.scale]
-        if linear:
-            self._captions = _Side([_Places(predictor.text, self.captions)] * 4, np.concatenate(scales))
+            scales.append(self._captions.scale)
+        if self._linear:
+            self._captions = _Side([_Later(predictor.text.__getitem__, self.captions)] * 4, np.concatenate(scales))
         return np.concatenate(sums)
 
     def probability(self, image_of: np.ndarray, text_of: np.ndarray) -> np.ndarray:

@@ -125,8 +125,9 @@ def _rendered(**values: Any) -> str:
         loader=jinja2.PackageLoader("cleanpairs", "report"), autoescape=True, undefined=jinja2.StrictUndefined,
         trim_blocks=True,
     )  # fmt: skip
-    environment.filters |= {"share": _share, "figure": _figure, "number": _number, "visible": visible}
-    environment.filters["quoting"] = _quoting
+    environment.filters |= {
+        "share": _share, "figure": _figure, "number": _number, "visible": visible, "quoting": _quoting
+    }  # fmt: skip
     for name, file in (("style", "style.css"), ("script", "page.js")):
         text = Path(__file__).with_name(file).read_text(encoding="utf-8")
         digest = hashlib.sha256(text.encode()).digest()
