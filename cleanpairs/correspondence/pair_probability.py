@@ -533,7 +533,6 @@ class PairProbability:
         some = [np.sort(rng.permutation(len(x))[: NUMBERS.most_held if self._many else None]) for x in both]
         self._holds = [np.isin(np.arange(len(x)), s) for x, s in zip(both, some, strict=True)]
         self._scale = len(both[1]) / len(some[1]), len(both[0]) / len(some[0])
-        scale, wrong = (self._scale[0], 1.0), np.log(self._wrong)
         self._images = _Later(predictor.images, self.images) if self._linear else predictor.images(self.images)
         few, captions = self._images[some[0]], predictor.captions(self.captions[some[1]])
         table = np.concatenate([ratio for _, ratio in self._blocks(few[: NUMBERS.most_held], sides.captions)])
@@ -543,14 +542,18 @@ class PairProbability:
         of_images, of_captions, to_judge = self._compare(self._images, captions, beside)
         beside = self._right(self.images, held)
         _, alone, (image, caption, ratio) = self._compare(self._images, sides.captions, beside)
+        if self._many:  # as many images are added up as for captions to be repaired, whose own may be among them
+            alone = self._compare(few, sides.captions)[1]
         own = self._ratio(sides.pairs(*np.tile(np.arange(len(held)), (2, 1))))
+        of_own = np.exp(own.astype(np.float64)) * (rng.random(len(held)) * self._scale[1] < 1)
+        wrong, holds = np.log(self._wrong), (False, self._holds[0][image])
         absent, rivals = (
-            _Edges(caption, _differences(ratio, (of_images[image], total[caption]), scale, (False, True)), wrong[image])
-            for total in (alone, alone + np.exp(own.astype(np.float64)))
+            _Edges(caption, _differences(ratio, (of_images[image], total[caption]), self._scale, holds), wrong[image])
+            for total in (alone, alone + of_own)
         )
         at = np.flatnonzero(own > self.least)
         sums = self._compare(sides.images, captions)[0][at], alone[at]
-        right = _Edges(at, _differences(own[at], sums, scale, (False, False)), np.zeros(len(at)))
+        right = _Edges(at, _differences(own[at], sums, self._scale, (False, False)), np.zeros(len(at)))
         if min(len(absent.caption), len(at)) < NUMBERS.least_right:
             return False
         known = _Known(absent, rivals, right, self.matched[held] / self.matched[self.trusted].mean())
@@ -560,9 +563,9 @@ class PairProbability:
         image, caption, ratio = to_judge
         mixed = _Edges(caption, self._above_others(image, some[1][caption], ratio), wrong[image])
         fit = known.learn(0.5)
-        without, rival, of_own = known.best(fit)
+        without, rival, best_own = known.best(fit)
         lost = ((1 - self.matched[self.captions]) * self._lost)[some[1]]
-        self.share = _share(without, np.maximum(rival, of_own), mixed.best(fit, len(captions)), lost)
+        self.share = _share(without, np.maximum(rival, best_own), mixed.best(fit, len(captions)), lost)
         self._logit = known.rescaled(known.learn(self.share), self.share)
         return True
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from cleanpairs.correspondence import calibration
+from cleanpairs.correspondence import calibration, pair_probability
 from cleanpairs.correspondence.calibration import Calibration, calibrate, calibrate_by_labels, noise_rate, positions
-from cleanpairs.correspondence.pair_probability import PairProbability
+from cleanpairs.correspondence.pair_probability import PairNumbers, PairProbability
 from cleanpairs.repair.decisions import RepairProbability, _as_pure
 from tests.helpers import unit
 
@@ -255,6 +255,17 @@ def test_the_surest_are_taken_as_long_as_what_is_kept_stays_as_pure() -> None:
     taken = _as_pure(confidence, RepairProbability(lambda i, t: confidence, kept=20, mismatched=1.0))
     # 1.56 of 23 is .068; 2.06 of 24 would be .086, above .05 + .02
     assert np.flatnonzero(taken).tolist() == [2, 3, 4]
+
+
+def test_sums_over_samples_promise_no_more_than_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pair_probability, "NUMBERS", PairNumbers(most_exact=100, most_held=200))
+    corpus = Exchanged(6000, 4.0, seed=2)
+    model = corpus.model()
+    probability, right = (x.reshape(len(model.captions), -1) for x in corpus.edges(model))
+    image, caption = np.arange(len(probability)), probability.argmax(axis=1)
+    made = probability[image, caption] > 0.5
+    said, true = (x[image, caption][made].mean() for x in (probability, right))
+    assert made.sum() > 200 and -0.1 < said - true < 0.03
 
 
 def test_captions_whose_images_are_not_there_have_no_repair() -> None:
