@@ -11,10 +11,8 @@ import sys
 import threading
 import time
 import unicodedata
-from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from itertools import accumulate
 from typing import Any, cast
 
 import click
@@ -128,20 +126,14 @@ def guard_std_streams() -> Iterator[Any]:
             yield out
 
 
-def columns(char: str) -> int:
-    """Return how many columns a character takes on a terminal."""
-    if unicodedata.combining(char):
-        return 0
-    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
-
-
 def cut(text: str, end: str, width: int) -> str:
     """Return ``text`` and ``end`` in at most ``width`` columns. Only the text is shortened."""
-    room = max(width - sum(map(columns, end)), 12)
-    taken = list(accumulate(map(columns, text), initial=0))  # by the first 0, 1, ... characters
-    if taken[-1] <= room:
-        return text + end
-    return text[: bisect_right(taken, room - 3) - 1] + "..." + end
+    from tqdm.utils import disp_len, disp_trim
+
+    room = max(width - disp_len(end), 12)
+    if disp_len(text) > room:
+        text = disp_trim(text[:room], room - 3) + "..."  # each character takes a column
+    return text + end
 
 
 def flag(name: str, help: str) -> click.Option:

@@ -14,7 +14,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -81,8 +81,8 @@ class _Output:
     """One target, its staging directory, and whether it is published."""
 
     def __init__(
-        self, stack: ExitStack, target: AnyPath, overwrite: bool, inputs: Paths, directory: bool, ours: Names | None,
-        keeps_labels: bool,
+        self, stack: ExitStack, target: AnyPath, *, directory: bool = False, overwrite: bool = False,
+        inputs: Paths = (), ours: Names | None = None, keeps_labels: bool = False,
     ) -> None:  # fmt: skip
         self.target, self.overwrite, self.directory = Path(os.path.abspath(target)), overwrite, directory
         refuse_inputs([self.target], inputs)
@@ -175,12 +175,9 @@ class StagedSet:
     def __init__(self, stack: ExitStack) -> None:
         self._stack, self._outputs = stack, list[_Output]()
 
-    def add(
-        self, target: AnyPath, *, directory: bool = False, overwrite: bool = False, inputs: Paths = (),
-        ours: Names | None = None, keeps_labels: bool = False,
-    ) -> Path:  # fmt: skip
-        """A path to write a file to, or a directory to fill, as :func:`staged_file`, :func:`staged_directory`."""
-        self._outputs.append(_Output(self._stack, target, overwrite, inputs, directory, ours, keeps_labels))
+    def add(self, target: AnyPath, **how: Any) -> Path:
+        """A path to write a file to, or with ``directory`` one to fill. As :func:`staged_file`."""
+        self._outputs.append(_Output(self._stack, target, **how))
         return self._outputs[-1].staged
 
     def _publish(self) -> None:
@@ -224,17 +221,16 @@ def staged_set() -> Iterator[StagedSet]:
 
 
 @contextmanager
-def staged_file(
-    target: AnyPath, *, overwrite: bool = False, inputs: Paths = (), keeps_labels: bool = False
-) -> Iterator[Path]:
+def staged_file(target: AnyPath, **how: Any) -> Iterator[Path]:
     """A path to write a file to. It becomes ``target`` when the block ends without an exception.
 
-    ``keeps_labels``: the new file has the labels given by hand of ``target``, which is else not replaced.
+    ``overwrite``: an existing ``target`` is replaced. ``keeps_labels``: the new file has the labels given by hand of
+    ``target``, which is else not replaced. ``ours``: a directory with files whose names it does not match is not.
     Raises OutputExistsError: ``target`` exists (without ``overwrite``), is one of the ``inputs``, or no regular file.
     OutputError: it cannot be written: full disk, permissions.
     """
     with staged_set() as outputs:
-        yield outputs.add(target, overwrite=overwrite, inputs=inputs, keeps_labels=keeps_labels)
+        yield outputs.add(target, **how)
 
 
 def opened_for_lines(path: AnyPath, mode: int = 0o666) -> int:
@@ -270,12 +266,6 @@ def write_whole(target: AnyPath, text: str) -> None:
         staged.write_text(text, encoding="utf-8")
 
 
-@contextmanager
-def staged_directory(
-    target: AnyPath, *, overwrite: bool = False, inputs: Paths = (), ours: Names | None = None
-) -> Iterator[Path]:
-    """As :func:`staged_file`, an empty directory to fill. A directory with files whose names
-    ``ours`` does not match is not replaced.
-    """
-    with staged_set() as outputs:
-        yield outputs.add(target, directory=True, overwrite=overwrite, inputs=inputs, ours=ours)
+def staged_directory(target: AnyPath, **how: Any) -> AbstractContextManager[Path]:
+    """As :func:`staged_file`, an empty directory to fill."""
+    return staged_file(target, directory=True, **how)

@@ -2,11 +2,11 @@ r"""Spearman's correlation of a pair's distances to the images and to the texts 
 
     c = sum (r - r_mean) (s - s_mean) / sqrt(sum (r - r_mean)^2  sum (s - s_mean)^2),    r, s the average ranks
 
-Distances are one matrix product. On a CPU numpy puts them in order, which is four times as fast as PyTorch there.
+Distances are one matrix product. On a CPU SciPy ranks them, which is twice as fast as PyTorch there.
 """
 
-import numpy as np
 import torch
+from scipy.stats import rankdata
 from torch import Tensor
 
 from cleanpairs.core.errors import DataError
@@ -24,20 +24,7 @@ def average_ranks(x: Tensor) -> Tensor:
         ordered = x.sort(dim=1).values
         below, up_to = (torch.searchsorted(ordered, x.contiguous(), right=right) for right in (False, True))
         return (below + up_to + 1).double() / 2
-    values = x.numpy()
-    n, m = values.shape
-    order = np.argsort(values, axis=1)
-    ordered_values = np.take_along_axis(values, order, 1)
-    begins = np.ones((n, m), bool)  # of a run of equal values
-    begins[:, 1:] = ordered_values[:, 1:] != ordered_values[:, :-1]
-    rank = np.broadcast_to(np.arange(1.0, m + 1), (n, m))
-    if not begins.all():
-        start = np.flatnonzero(begins)
-        length = np.diff(start, append=n * m)
-        rank = np.repeat(start % m + (length + 1) / 2, length).reshape(n, m)
-    out = np.empty((n, m))
-    np.put_along_axis(out, order, rank, 1)
-    return torch.from_numpy(out)
+    return torch.from_numpy(rankdata(x.numpy(), axis=1))
 
 
 def rank_correlation(
