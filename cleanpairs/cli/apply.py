@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
-from functools import partial
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -191,9 +190,8 @@ def score(paths: tuple[str, ...], out: str, **options: Any) -> None:
     if (most := chosen["score"].get("max_unknown")) is not None:
         check_number("score", "max_unknown", most, least=0, most=1)
     how = {"columns": chosen["data"], "engine": chosen_engine(options), **chosen["score"]}
-    with closing(Progress()) as bar:
-        on_rows = partial(bar.advance, "scoring", "rows")
-        result = score_stream(run.model_folder, data, out, overwrite=options["overwrite"], progress=on_rows, **how)
+    with CurrentProgress.reported_to(Progress()):
+        result = score_stream(run.model_folder, data, out, overwrite=options["overwrite"], **how)
     if (unknown := result.unknown_words or 0) > 0.2:
         echo(
             f"warning: the model does not know {percent(unknown, 0)} of the words of {data}: it was fitted on other "

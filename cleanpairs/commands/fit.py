@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
-from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -284,12 +283,9 @@ def _train(
         run.write_metrics(history)
         progress.epoch(record)
 
-    options: dict[str, Any] = {
-        "on_encode": partial(progress.advance, "images", "images"),
-        "on_encode_texts": partial(progress.advance, "captions", "captions"),
-    }
+    options: dict[str, Any] = {}
     if isinstance(estimator, PairCleaner):
-        options |= {"run_dir": run.path, "resume": resume, "on_epoch": on_epoch, "on_step": progress.step}
+        options = {"run_dir": run.path, "resume": resume, "on_epoch": on_epoch, "on_step": progress.step}
     if not begun:
         run.write_info(info)
         write_whole(run.path / "recipe.yaml", recipe.to_yaml())
@@ -297,8 +293,7 @@ def _train(
     estimator.fit(given.pairs, val=given.val, **options)
     if given.streamed is None:
         return None
-    on_rows = partial(progress.advance, "scoring", "rows")
-    return given.streamed.finish(run, estimator, str(recipe.data.train), _options(recipe.data), on_rows)
+    return given.streamed.finish(run, estimator, str(recipe.data.train), _options(recipe.data))
 
 
 def _about(recipe: Recipe, estimator: PairScorer, source: Source, pairs: int) -> dict[str, Any]:

@@ -25,7 +25,6 @@ from cleanpairs.estimators import PairScorer
 from cleanpairs.estimators.frozen import GivenVectors
 from cleanpairs.explain import ISSUES, lowest
 from cleanpairs.export.writing import refuse_changed_input
-from cleanpairs.features.rows import Progress
 from cleanpairs.ops.matching import unit_rows
 from cleanpairs.ops.normalised_similarity import VectorPairs
 
@@ -56,13 +55,11 @@ class StreamedFit:
         return cls(source, rows, pairs)
 
     @one_thread()
-    def finish(
-        self, run: Run, estimator: PairScorer, data: str, options: Mapping[str, Any], progress: Progress
-    ) -> Streamed:
+    def finish(self, run: Run, estimator: PairScorer, data: str, options: Mapping[str, Any]) -> Streamed:
         """Score all rows, take over what that tells of the noise rate, and look for displaced rows."""
         estimator._fingerprint, model, scores = self.source.fingerprint, run.path / "model", run.path / "scores.parquet"
         estimator.save_pretrained(model, overwrite=True)
-        score_stream(model, data, scores, overwrite=True, columns=dict(options), progress=progress)
+        score_stream(model, data, scores, overwrite=True, columns=dict(options))
         refuse_changed_input(self.source)
         table = pq.read_table(scores, columns=["key", "correspondence", "reason"])
         bad = np.flatnonzero(table["reason"].is_valid())

@@ -33,7 +33,6 @@ from cleanpairs.estimators.batches import RowScorer
 from cleanpairs.estimators.encoders import MOST_NEW, unknown_share
 from cleanpairs.estimators.null_threshold import BLOCK, UnseenThreshold, spread_blocks, unseen_threshold
 from cleanpairs.estimators.persistence import load_estimator
-from cleanpairs.features.rows import Progress
 from cleanpairs.scoring import Embeddings
 
 
@@ -103,7 +102,6 @@ def score_stream(
     columns: dict[str, Any] | None = None,
     engine: Engine | None = None,
     max_unknown: float = MOST_NEW,
-    progress: Progress | None = None,
 ) -> ScoreResult:
     """Score all pairs of ``data`` and write the scores table ``out``, in memory that does not grow with the input.
 
@@ -111,7 +109,6 @@ def score_stream(
     - ``data``: anything that :func:`cleanpairs.load_pairs` reads. ``columns`` are its options
     - ``engine``: what does the work. By default this process
     - ``max_unknown``: share of the words that the model may not know. RefusedError beyond it
-    - ``progress``: called with the numbers of rows that are done, and of all
 
     Raises CleanpairsError: the data cannot be read, or does not fit the model. ``out``, or another job, is there.
     """
@@ -140,7 +137,7 @@ def score_stream(
             else:
                 job = _job_of(work, Path(model))
                 done = run_partitions(
-                    work, partitions, parts, job=job, engine=engine, overwrite=overwrite, progress=progress
+                    work, partitions, parts, job=job, engine=engine, overwrite=overwrite, stage="scoring"
                 )
                 counts = _put_together(parts, done, Path(staged))
     if done is not None:  # now that their whole is in place

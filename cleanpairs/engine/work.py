@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from cleanpairs.core.errors import ConfigError, OutputExistsError
+from cleanpairs.core.progress import CurrentProgress
 from cleanpairs.core.registry import ENGINES
 from cleanpairs.core.regular import sha256_of, writing
 from cleanpairs.data.atomic import staged_file
@@ -113,14 +114,14 @@ def make_engine(name: str, *, workers: int = 1, address: str | None = None) -> E
 
 def run_partitions(
     work: Work, partitions: Sequence[Partition], folder: Path, *, job: str, engine: Engine, overwrite: bool = False,
-    progress: Callable[[int, int], None] | None = None,
+    stage: str = "parts",
 ) -> list[Finished]:  # fmt: skip
     """Do the rest of a job, whose outputs are ``folder / partition.name``. Return all, in the partitions' order.
 
     - ``folder``: made if it does not exist. On a cluster every machine must see it
     - ``job``: names everything that the outputs depend on: input, model, settings
     - ``overwrite``: start over where the folder holds another job
-    - ``progress``: called with the numbers of rows that are done, and of all
+    - ``stage``: what progress calls it
 
     Raises OutputExistsError: the folder holds another job, or one that is running, else as the work and the engine do.
     """
@@ -133,8 +134,8 @@ def run_partitions(
         for finished in engine.run(work, left, folder) if left else ():
             done[finished.number] = finished
             _note(folder, name, done)
-            if progress is not None:
-                progress(sum(p.rows for p in partitions if p.number in done), sum(p.rows for p in partitions))
+            rows = sum(p.rows for p in partitions if p.number in done)
+            CurrentProgress.advance(stage, "rows", rows, sum(p.rows for p in partitions))
     return [done[p.number] for p in partitions]
 
 

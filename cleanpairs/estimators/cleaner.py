@@ -32,7 +32,6 @@ from cleanpairs.estimators.persistence import Saved, Stored
 from cleanpairs.estimators.scorer import Embedded, PairScorer, checked_captions, validation_pairs, with_images
 from cleanpairs.estimators.settings import FitSettings, ModelSettings
 from cleanpairs.features import Captions, ImageMatrix
-from cleanpairs.features.rows import Progress
 from cleanpairs.features.texts import precomputed_text_vectors
 from cleanpairs.ops.normalised_similarity import VectorPairs
 from cleanpairs.scoring import Embeddings, embed_images, embed_texts
@@ -168,8 +167,6 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         resume: bool = False,
         on_epoch: Callable[[EpochRecord, np.ndarray], None] | None = None,
         on_step: Callable[[int, int, float], None] | None = None,
-        on_encode: Progress | None = None,
-        on_encode_texts: Progress | None = None,
     ) -> Self:
         """Train on the pairs, and estimate the correspondence of each.
 
@@ -187,8 +184,6 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
             Go on from the checkpoints in ``run_dir`` of an interrupted fit.
         on_epoch, on_step : callable, optional
             See :class:`cleanpairs.trainer.Trainer`.
-        on_encode, on_encode_texts : callable, optional
-            Called with (done, total) while images, or captions, become vectors.
 
         Returns
         -------
@@ -208,8 +203,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
             pairs, val = load_pairs(pairs), validation_pairs(val)
             self._refuse_different_processes(pairs)
             with distributed.first_goes_ahead():
-                progress = (on_encode, on_encode_texts) if distributed.rank() == 0 else (None, None)
-                fit = self._prepare(pairs, *progress)
+                fit = self._prepare(pairs)
             d, strategy, self._independence = fit.data, self._procedure(fit.data), None
             if not strategy.dependence_is_known:
                 given = fit.images.array, d.tokens, d.image_index, d.image_group, d.text_group
@@ -306,21 +300,19 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         """Return the model that retrieves and scores, and the temperature of its probabilities."""
         return networks, self.tau
 
-    def _prepare(self, pairs: Pairs, on_encode: Progress | None = None, on_encode_texts: Progress | None = None) -> Fit:
+    def _prepare(self, pairs: Pairs) -> Fit:
         """Read the images and the captions, and quarantine what cannot be used."""
         self._load_encoders(text_encoder_for(self, pairs))
-        matrix = self._encoders.images(pairs, self.image_encoder, self.image_size, on_encode)
+        matrix = self._encoders.images(pairs, self.image_encoder, self.image_size)
         self.quarantined_ = self._quarantine(pairs, matrix)
         pairs = self._grouped(pairs)
         usable = self._usable(pairs)
         self._image_encoder, self._image_size = matrix.encoder, matrix.image_size
         self.tokenizer_ = self._tokenizer(pairs, usable)
-        return Fit(pairs, matrix, usable, self._data(pairs, matrix, usable, on_encode_texts))
+        return Fit(pairs, matrix, usable, self._data(pairs, matrix, usable))
 
-    def _data(
-        self, pairs: Pairs, matrix: ImageMatrix, usable: np.ndarray, progress: Progress | None = None
-    ) -> TrainingData:
-        tokens = self.tokenizer_.table(pairs, progress=progress).take(usable)
+    def _data(self, pairs: Pairs, matrix: ImageMatrix, usable: np.ndarray) -> TrainingData:
+        tokens = self.tokenizer_.table(pairs).take(usable)
         groups = pairs.pair_image_group[usable], pairs.text_group[usable]
         return TrainingData(matrix.array, tokens, pairs.image_index[usable], *groups, pair_id=usable)
 

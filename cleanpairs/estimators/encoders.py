@@ -27,7 +27,6 @@ from cleanpairs.encoders.sentences import INSTALL, SHIPPED, SentenceEncoder, shi
 from cleanpairs.encoders.tokenizer import UNKNOWN, Tokenizer, TokenTable, words
 from cleanpairs.estimators.settings import EncoderSettings, ModelSettings
 from cleanpairs.features import Captions, ImageMatrix, encoded_matrix, image_matrix, pixel_matrix
-from cleanpairs.features.rows import Progress
 
 GIVEN = "features"  # as the name of an encoder: the vectors that the data brings
 AUTO, WORDS = "auto", "words"  # as the name of a text encoder: what suits the captions. Learned words alone
@@ -145,7 +144,7 @@ class Encoders:
             image = ModuleEncoder(module, settings.image_transform, device)
         return cls(joint, joint is not None and settings.tune != "head", text, image)
 
-    def images(self, pairs: Pairs, encoder: str, size: int | None, progress: Progress | None = None) -> ImageMatrix:
+    def images(self, pairs: Pairs, encoder: str, size: int | None) -> ImageMatrix:
         """Return the images as the trained model takes them.
 
         Parameters
@@ -156,8 +155,6 @@ class Encoders:
             See :func:`cleanpairs.features.image_matrix`.
         size : int, optional
             Side in pixels.
-        progress : callable, optional
-            Called with (done, total).
 
         Returns
         -------
@@ -165,13 +162,13 @@ class Encoders:
             Vectors, regions or pixels.
         """
         if self.image is not None:
-            return encoded_matrix(pairs, self.image, progress=progress)
+            return encoded_matrix(pairs, self.image)
         if self.joint is None:
-            return image_matrix(pairs, encoder, image_size=size, progress=progress)
+            return image_matrix(pairs, encoder, image_size=size)
         if self.tuned:
-            return pixel_matrix(pairs, self.joint.transform, progress=progress)
+            return pixel_matrix(pairs, self.joint.transform)
         if encoder != GIVEN:
-            return encoded_matrix(pairs, self.joint, progress=progress)
+            return encoded_matrix(pairs, self.joint)
         matrix = image_matrix(pairs, GIVEN)
         check_vectors(matrix.array, self.joint)
         return matrix

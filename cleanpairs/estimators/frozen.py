@@ -29,7 +29,6 @@ from cleanpairs.estimators.encoders import GIVEN, Encoders, check_vectors, refus
 from cleanpairs.estimators.persistence import Saved, Stored
 from cleanpairs.estimators.scorer import Embedded, PairScorer, checked_captions, validation_pairs, with_images
 from cleanpairs.estimators.settings import check_model
-from cleanpairs.features.rows import Progress
 from cleanpairs.ops.matching import unit_rows
 from cleanpairs.ops.normalised_similarity import VectorPairs
 from cleanpairs.repair.plan import RepairPlan
@@ -346,15 +345,7 @@ class FrozenScorer(PairScorer):
         super()._set_threshold(y)
         self.noise_rate_ = float("nan") if self._fit_probability is None else self._fit_probability.noise_rate
 
-    def fit(
-        self,
-        pairs: Any,
-        y: Any = None,
-        *,
-        val: Any = None,
-        on_encode: Progress | None = None,
-        on_encode_texts: Progress | None = None,
-    ) -> Self:
+    def fit(self, pairs: Any, y: Any = None, *, val: Any = None) -> Self:
         """Encode the pairs, and set the threshold and the bank by them.
 
         Parameters
@@ -365,8 +356,6 @@ class FrozenScorer(PairScorer):
             There are no labels.
         val : pairs, optional
             Clean pairs, whose rSum is ``best_val_rsum_``.
-        on_encode, on_encode_texts : callable, optional
-            Called with (done, total) while images, or captions, become vectors.
 
         Returns
         -------
@@ -383,7 +372,7 @@ class FrozenScorer(PairScorer):
         self._begin()
         pairs, val = load_pairs(pairs), validation_pairs(val)
         model = self._load_model(pairs)
-        images, texts, self.quarantined_ = self._encode(pairs, on_encode, on_encode_texts)
+        images, texts, self.quarantined_ = self._encode(pairs)
         usable = self._usable(pairs)
         if len(usable) < 2:
             raise RefusedError(f"a threshold needs at least 2 usable pairs, found {len(usable)}: give more data")
@@ -495,9 +484,7 @@ class FrozenScorer(PairScorer):
         streams &= not self._named_filters
         return FrozenRows(self) if streams and {"features", "text_features"} <= roles else None
 
-    def _encode(
-        self, pairs: Pairs, progress: Progress | None = None, texts_progress: Progress | None = None
-    ) -> tuple[Embeddings, Embeddings, dict[int, str]]:
+    def _encode(self, pairs: Pairs) -> tuple[Embeddings, Embeddings, dict[int, str]]:
         model = self._model
         if isinstance(model, GivenVectors):
             images, texts = model.vectors(pairs)
@@ -506,8 +493,8 @@ class FrozenScorer(PairScorer):
             faults = {**filtered, **model.faults(pairs), **pairs.reasons}
             return Embeddings(images), Embeddings(texts), dict(sorted(faults.items()))
         encoders, only_vectors = Encoders(joint=model), pairs.images.kind == "features" and not pairs.images.has_encoded
-        matrix = encoders.images(pairs, GIVEN if only_vectors else self.image_encoder, None, progress)
-        table = encoders.captions(None, None).table(pairs, progress=texts_progress)
+        matrix = encoders.images(pairs, GIVEN if only_vectors else self.image_encoder, None)
+        table = encoders.captions(None, None).table(pairs)
         assert table.vectors is not None
         captions = np.asarray(table.vectors[table.ids])
         return Embeddings(unit_rows(matrix.array[:, 0])), Embeddings(captions), self._quarantine(pairs, matrix)

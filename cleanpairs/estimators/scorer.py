@@ -39,7 +39,6 @@ from cleanpairs.estimators.refusal import IndependenceTest, independence_of, ref
 from cleanpairs.estimators.settings import EncoderSettings, RunSettings, ScoringSettings
 from cleanpairs.estimators.spaces import displaced_between_spaces, frozen_spaces
 from cleanpairs.features import ImageMatrix
-from cleanpairs.features.rows import Progress
 from cleanpairs.ops.search import top_k
 from cleanpairs.repair.candidates import DonorSearch, NeighbourSearch
 from cleanpairs.repair.decisions import RepairProbability
@@ -316,15 +315,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
     method_name: ClassVar[str]
     needs_training: ClassVar[bool] = True
 
-    def fit(
-        self,
-        pairs: Any,
-        y: Any = None,
-        *,
-        val: Any = None,
-        on_encode: Progress | None = None,
-        on_encode_texts: Progress | None = None,
-    ) -> Self:
+    def fit(self, pairs: Any, y: Any = None, *, val: Any = None) -> Self:
         """Estimate the correspondence of each pair.
 
         Parameters
@@ -335,8 +326,6 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
             There are no labels.
         val : pairs, optional
             Clean pairs for validation.
-        on_encode, on_encode_texts : callable, optional
-            Called with (done, total) while images, or captions, become vectors.
 
         Returns
         -------

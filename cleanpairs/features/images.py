@@ -16,7 +16,7 @@ from cleanpairs.data.images import without_outliers
 from cleanpairs.encoders.image_transform import ImageTransform
 from cleanpairs.encoders.model_files import FrozenImages
 from cleanpairs.encoders.sentences import fast_precision
-from cleanpairs.features.rows import Chunk, Progress, Rows, compute_rows, digest
+from cleanpairs.features.rows import Chunk, Rows, compute_rows, digest
 
 BATCH = 64  # images that are decoded and encoded at once. A killed run resumes between two batches
 _in_memory: WeakKeyDictionary[Any, dict[str, Rows]] = WeakKeyDictionary()
@@ -45,11 +45,9 @@ def resolve_image_encoder(name: str, kind: str) -> str:
     return name
 
 
-def image_matrix(
-    pairs: Any, encoder: str = "auto", *, image_size: int | None = None, progress: Progress | None = None
-) -> ImageMatrix:
+def image_matrix(pairs: Any, encoder: str = "auto", *, image_size: int | None = None) -> ImageMatrix:
     """All images of ``pairs`` as one matrix, by ``auto``, ``features`` or ``efficientnet_lite0``, which sees a square
-    of ``image_size`` pixels. ``progress(done, total)`` is called after each batch.
+    of ``image_size`` pixels.
 
     - ``pairs``: as :func:`cleanpairs.load_pairs` takes them
     """
@@ -62,12 +60,10 @@ def image_matrix(
     from cleanpairs.encoders.efficientnet_lite import EfficientNetLite0
 
     network = EfficientNetLite0(image_size, precision=fast_precision("cpu"))
-    return encoded_matrix(pairs, network, name, progress=progress)
+    return encoded_matrix(pairs, network, name)
 
 
-def encoded_matrix(
-    pairs: Pairs, encoder: FrozenImages, name: str = "pretrained", *, progress: Progress | None = None
-) -> ImageMatrix:
+def encoded_matrix(pairs: Pairs, encoder: FrozenImages, name: str = "pretrained") -> ImageMatrix:
     """All images of ``pairs`` through a frozen encoder, (M, R, D) float. ConfigError: the data has vectors only.
 
     Of images on disk the cache directory keeps the features, else the images' object.
@@ -104,7 +100,7 @@ def encoded_matrix(
             images = pairs.image_group if pairs.images.kind == "bytes" else pairs.images.hashes()
             folder = cache_dir() / "images" / f"{digest(images.tobytes())}-{key}"
         cached[key] = compute_rows(
-            len(pairs.images), shape, dtype, chunks, folder=folder, progress=progress, limits=decoding_limits()
+            len(pairs.images), shape, dtype, chunks, folder=folder, what="images", limits=decoding_limits()
         )
     array, failures = cached[key]
     array = array[:, None] if len(shape) == 1 else array
@@ -124,8 +120,8 @@ class _Pixels(FrozenImages):
         return np.stack(pixels)
 
 
-def pixel_matrix(pairs: Pairs, transform: ImageTransform, *, progress: Progress | None = None) -> ImageMatrix:
+def pixel_matrix(pairs: Pairs, transform: ImageTransform) -> ImageMatrix:
     """All images of ``pairs`` as pixels (M, 3, H, W) uint8, for towers that are trained further. They are decoded and
     resized once. The cache directory holds 150 kB for an image of 224 x 224. ConfigError: the data has vectors only.
     """
-    return encoded_matrix(pairs, _Pixels(transform), progress=progress)
+    return encoded_matrix(pairs, _Pixels(transform))

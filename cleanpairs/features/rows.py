@@ -20,11 +20,11 @@ from typing import Any
 
 import numpy as np
 
+from cleanpairs.core.progress import CurrentProgress
 from cleanpairs.core.regular import open_regular, writing
 from cleanpairs.data.source import read_cached, write_cached
 
 FORMAT = 2
-Progress = Callable[[int, int], None]  # rows that are done, and all rows
 Rows = tuple[np.ndarray, dict[int, str]]  # maybe memory-mapped, and row -> why it failed: those are zero
 Chunk = tuple[int, np.ndarray, dict[int, str]]  # its first row, and the same
 
@@ -36,14 +36,14 @@ def compute_rows(
     chunks: Callable[[int], Iterator[Chunk]],
     *,
     folder: Path | None = None,
-    progress: Progress | None = None,
+    what: str = "rows",
     limits: str = "",
 ) -> Rows:
     """Return ``n`` rows of ``shape``, read from ``folder`` or computed. ``folder`` None: they are in memory only.
 
     ``chunks(first)`` computes from row ``first`` on, in order. The name of ``folder`` must say all that determines the
-    rows. ``progress(done, total)`` is called after each chunk. Where rows failed under other ``limits``, these and all
-    behind the first are computed again.
+    rows. Progress is told of ``what`` they are. Where rows failed under other ``limits``, these and all behind the
+    first are computed again.
     Raises OutputError: the folder cannot be written: full disk, permissions.
     """
     if folder is None or n == 0:
@@ -51,8 +51,6 @@ def compute_rows(
         for start, values, failed in chunks(0) if n else ():
             array[start : start + len(values)] = values
             failures.update(failed)
-            if progress is not None:
-                progress(start + len(values), n)
         return array, failures
     head, size = _head(n, shape, dtype), int(np.prod(shape)) * np.dtype(dtype).itemsize
     state = _intact(folder, head, size, limits)
@@ -76,8 +74,7 @@ def compute_rows(
                         checksum = zlib.crc32(data, checksum)
                         state.failures.update(failed)
                         state.done = start + len(values)
-                        if progress is not None:
-                            progress(state.done, n)
+                        CurrentProgress.advance(what, what, state.done, n)
                         if time.monotonic() - synced > _State.sync_seconds or state.done == n:
                             file.flush()
                             os.fsync(file.fileno())

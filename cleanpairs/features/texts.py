@@ -12,7 +12,7 @@ from cleanpairs.encoders.model_files import FrozenPair
 from cleanpairs.encoders.pretrained import PretrainedCLIP
 from cleanpairs.encoders.sentences import SentenceEncoder
 from cleanpairs.encoders.tokenizer import Tokenizer, TokenTable
-from cleanpairs.features.rows import Chunk, Progress, compute_rows, digest
+from cleanpairs.features.rows import Chunk, compute_rows, digest
 
 
 class Captions:
@@ -45,15 +45,15 @@ class Captions:
         texts = [caption or "" for caption in captions]
         return self._joined(texts, self._vectors(texts))
 
-    def table(self, pairs: Pairs, rows: np.ndarray | None = None, progress: Progress | None = None) -> TokenTable:
-        """The table of N pairs, or of ``rows`` (k,) int64. ``progress(done, total)`` of a frozen encoder, whose vectors
-        are kept in the cache where the pairs are on disk too. DataError: as :meth:`given`, or the data has no vectors.
+    def table(self, pairs: Pairs, rows: np.ndarray | None = None) -> TokenTable:
+        """The table of N pairs, or of ``rows`` (k,) int64. Vectors of a frozen encoder are kept in the cache where the
+        pairs are on disk too. DataError: as :meth:`given`, or the data has no vectors.
         """
         captions, vectors = pairs.captions, None
         if self.dim is not None:
             vectors = self.given(precomputed_text_vectors(pairs))
         else:
-            vectors = self._vectors(captions, keep=pairs.source.kind != "memory", progress=progress)
+            vectors = self._vectors(captions, keep=pairs.source.kind != "memory")
         if rows is not None:
             captions = [captions[i] for i in rows.tolist()]
             vectors = None if vectors is None else vectors.take(rows)
@@ -72,9 +72,7 @@ class Captions:
         table = self.words.encode(captions)
         return table if vectors is None else replace(table, sentences=vectors.vectors, sentence=vectors.ids)
 
-    def _vectors(
-        self, captions: list[str], *, keep: bool = False, progress: Progress | None = None
-    ) -> TokenTable | None:
+    def _vectors(self, captions: list[str], *, keep: bool = False) -> TokenTable | None:
         frozen = self.frozen
         if frozen is None:
             return None
@@ -93,7 +91,7 @@ class Captions:
 
         key = f"{digest(*unique)}-{digest(frozen.cache_key or frozen.fingerprint)}"
         folder = cache_dir() / "texts" / key if keep else None
-        computed, _ = compute_rows(len(unique), (frozen.dim,), np.float32, chunks, folder=folder, progress=progress)
+        computed, _ = compute_rows(len(unique), (frozen.dim,), np.float32, chunks, folder=folder, what="captions")
         if not keep:
             self._last = number, computed
         return TokenTable(ids, np.arange(len(ids) + 1), computed)
