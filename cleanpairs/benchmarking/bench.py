@@ -21,7 +21,7 @@ from cleanpairs.benchmarking.table import plot, summarise, to_markdown
 from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError, OutputExistsError
 from cleanpairs.core.parameters import check_number, check_whole
 from cleanpairs.core.plain import plain
-from cleanpairs.core.progress import Silent
+from cleanpairs.core.progress import CurrentProgress
 from cleanpairs.core.regular import read_lines, writing
 from cleanpairs.data.atomic import staged_file, write_whole
 from cleanpairs.data.guard import refuse_inputs
@@ -111,17 +111,16 @@ class _NoiseLevel:
     make: Callable[..., Noise]
 
 
-def run_bench(bench: Bench, *, progress: Any = None) -> BenchResult:
+def run_bench(bench: Bench) -> BenchResult:
     """Run the cells that are not in the log yet. Write ``bench.jsonl``, ``table.md``, ``table.csv``, ``plot.png``.
 
     A cell is known by method, settings, noise, seed and data. If it fails with a CleanpairsError, the log has the
-    reason, and the next call tries it again. Progress is reported by the methods ``note(text)``, ``step(done, total,
-    loss)`` and ``cell(at, total, row, done_before=)``.
+    reason, and the next call tries it again. The current progress has the methods ``note(text)`` and
+    ``cell(at, total, row, done_before=)``, too.
 
     Raises CleanpairsError: settings, data or noise cannot be used. Another benchmark writes to the directory. No cell
     has a result, which raises the first cell's error.
     """
-    progress = progress or Silent()
     check_whole("a benchmark", "seeds", bench.seeds, 1)
     settings, notes = method_settings(choose_methods(bench.methods), recipe=bench.recipe, overrides=bench.overrides)
     splits = load_splits(bench.data, val=bench.val, test=bench.test, limit=bench.limit, **bench.columns)
@@ -143,10 +142,10 @@ def run_bench(bench: Bench, *, progress: Any = None) -> BenchResult:
             folder.mkdir(parents=True, exist_ok=True)
         _write_log(log, logged)  # fails now, not after the first fit, where it cannot be written
         for note in notes:
-            progress.note(note)
+            CurrentProgress.get().note(note)
         # All methods of a noise and seed before the next: what is there can be compared.
         cells = list(product(levels, range(bench.seeds), settings))
-        first_error = _run_cells(bench, logged, cells, splits, progress)
+        first_error = _run_cells(bench, logged, cells, splits)
         rows = _latest(logged, splits.digest, bench.limit, {s.method: s.digest for s in settings})
         title = Path(bench.data.rstrip("/")).name
         write_whole(folder / "table.md", to_markdown(rows, title, notes))
@@ -164,11 +163,11 @@ def _run_cells(
     logged: list[dict[str, Any]],
     cells: Sequence[tuple[_NoiseLevel, int, MethodSettings]],
     splits: Splits,
-    progress: Any,
 ) -> CleanpairsError | None:
     """Run what is left, and write the log with a row more after each cell. Returns the first error of a cell."""
     done = {row["cell"]: row for row in logged if row["status"] == "ok"}
     first_error: CleanpairsError | None = None
+    progress = CurrentProgress.get()
     for at, (level, seed, method) in enumerate(cells, start=1):
         row: dict[str, Any] = {
             "cell": f"{method.method}/{method.digest}/{level.digest}/{seed}/{splits.digest}/{bench.limit or 'all'}",
@@ -189,7 +188,7 @@ def _run_cells(
             progress.cell(at, len(cells), before, done_before=True)
             continue
         try:
-            row |= run_cell(method, splits, level.make(seed=seed), seed, on_step=progress.step) | {"status": "ok"}
+            row |= run_cell(method, splits, level.make(seed=seed), seed) | {"status": "ok"}
         except CleanpairsError as error:
             first_error = first_error or error
             row |= {"status": "failed", "error": f"{type(error).__name__}: {error}"}
@@ -246,14 +245,7 @@ def _latest(
     return list(cells.values())
 
 
-def run_cell(
-    settings: MethodSettings,
-    splits: Splits,
-    noise: Noise,
-    seed: int,
-    *,
-    on_step: Callable[[int, int, float], None] | None = None,
-) -> dict[str, Any]:
+def run_cell(settings: MethodSettings, splits: Splits, noise: Noise, seed: int) -> dict[str, Any]:
     """Fit on mismatched pairs, and judge by the truth, which the method never sees. Returns dict:
 
     - ``rsum`` and the six recalls on the test split, ``val_rsum`` at the best epoch
@@ -267,7 +259,8 @@ def run_cell(
     """
     train, truth = apply_noise(splits.train, noise), noise.mismatched
     model, began = settings.estimator(random_state=seed), time.perf_counter()
-    model.fit(train, val=splits.val, **({"on_step": on_step} if "epochs" in model.get_params() else {}))
+    told = {"on_step": CurrentProgress.get().step} if "epochs" in model.get_params() else {}
+    model.fit(train, val=splits.val, **told)
     seconds, y = time.perf_counter() - began, model.correspondence_
     row: dict[str, Any] = {
         "pairs": len(train),

@@ -2,7 +2,7 @@
 
 import shlex
 import time
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from cleanpairs.cli.options import (
 )
 from cleanpairs.cli.terminal import Progress, echo, flag, has_flag, print_result
 from cleanpairs.core.errors import ConfigError
+from cleanpairs.core.progress import CurrentProgress
 from cleanpairs.core.recipe import Recipe
 
 
@@ -87,10 +88,10 @@ def fit(**options: Any) -> None:
     named = options["backbone"] is not None or any(o.startswith("backbone") for o in options["overrides"])
     files = {"out": out, "resume": options["resume"]}
     try:
-        with closing(progress), without_hub() if stored else nullcontext():
+        with CurrentProgress.reported_to(progress), without_hub() if stored else nullcontext():
             if stored:
                 check_stored(recipe, str(out))
-            result = fit_run(recipe, **files, progress=progress, backbone_named=named)
+            result = fit_run(recipe, **files, backbone_named=named)
     except KeyboardInterrupt:
         if progress.run_path is not None:
             command = f"cleanpairs fit --resume --out {shlex.quote(str(progress.run_path))}"

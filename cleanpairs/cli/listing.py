@@ -3,7 +3,6 @@
 import resource
 import shutil
 from collections.abc import Iterator
-from contextlib import closing
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from cleanpairs.cli.options import (
 )
 from cleanpairs.cli.terminal import Progress, cut, echo, flag, print_result, safe, say
 from cleanpairs.core.plain import plural
+from cleanpairs.core.progress import CurrentProgress
 from cleanpairs.core.recipe import path_of, section_of
 from cleanpairs.core.registry import METHODS, READERS
 from cleanpairs.core.regular import read_text
@@ -77,8 +77,8 @@ def demo(out: str) -> None:
     """Mismatch 30 % of the clip art's pairs, find them, repair some, and measure retrieval before and after."""
     from cleanpairs.commands.demo import run_demo
 
-    with closing(Progress()) as bar:
-        result = run_demo(out, say=say, progress=bar)
+    with CurrentProgress.reported_to(Progress()):
+        result = run_demo(out, say=say)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     text = f"\n{result['seconds']:.0f} s, {peak:,.0f} MB at the peak"
     print_result({**result, "peak_mb": round(peak), "out": out}, text)

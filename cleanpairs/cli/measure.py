@@ -1,6 +1,5 @@
 """``cleanpairs evaluate``, ``cleanpairs corrupt`` and ``cleanpairs bench``."""
 
-from contextlib import closing
 from dataclasses import fields
 from typing import Any
 
@@ -23,6 +22,7 @@ from cleanpairs.cli.options import (
 )
 from cleanpairs.cli.terminal import Progress, echo, flag, print_result, say
 from cleanpairs.core.plain import percent, plain, plural
+from cleanpairs.core.progress import CurrentProgress
 
 
 @click.command(cls=PathsCommand)
@@ -209,8 +209,8 @@ def bench(data: str, **options: Any) -> None:
     options["overrides"] = tuple(text for text in options["overrides"] if text not in of_data)
     what = Bench(data=data, **{f.name: options[f.name] for f in fields(Bench) if f.name in options})
     try:
-        with closing(_Lines()) as lines:
-            result = run_bench(what, progress=lines)
+        with CurrentProgress.reported_to(_Lines()):
+            result = run_bench(what)
     except KeyboardInterrupt:
         echo(f"\nInterrupted; the results so far are in {what.directory}. The same command resumes.", err=True)
         raise

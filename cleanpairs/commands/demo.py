@@ -11,7 +11,7 @@ from cleanpairs.commands.fit import fit_run
 from cleanpairs.commands.run import PLAN, Run, refuse_precious
 from cleanpairs.core.errors import OutputExistsError
 from cleanpairs.core.plain import percent
-from cleanpairs.core.progress import Silent
+from cleanpairs.core.progress import CurrentProgress
 from cleanpairs.core.recipe import Recipe
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.atomic import write_whole
@@ -33,12 +33,12 @@ _MODELS = {
 Say = Callable[[str], None]
 
 
-def run_demo(out: str | Path = "demo", *, say: Say = print, progress: Any = None) -> dict[str, Any]:
+def run_demo(out: str | Path = "demo", *, say: Say = print) -> dict[str, Any]:
     """Run it all, and leave everything in the directory ``out``. The figures, as ``result.json`` has them.
 
     ``say``: takes each line of text.
     """
-    began, out, progress = time.perf_counter(), Path(out), progress or Silent()
+    began, out = time.perf_counter(), Path(out)
     out.mkdir(parents=True, exist_ok=True)
     refuse_precious(out / "run")
     _begin(out / "result.json")
@@ -47,7 +47,7 @@ def run_demo(out: str | Path = "demo", *, say: Say = print, progress: Any = None
     corrupted, n = int(made.mismatched.sum()), len(made.mismatched)
     say(f"1. {n:,} clip art images with captions; {corrupted:,} captions are exchanged -> {noisy}")
 
-    run, model, flagged = _fit(out / "run", {"train": str(noisy), "seed": 0}, progress, say)
+    run, model, flagged = _fit(out / "run", {"train": str(noisy), "seed": 0}, say)
     pairs = run.load_input()
     mask = pairs.true_mismatch_mask()
     measured = detection(model.correspondence_, mask, model.threshold_)
@@ -79,12 +79,12 @@ def run_demo(out: str | Path = "demo", *, say: Say = print, progress: Any = None
     return result
 
 
-def _fit(out: Path, options: dict[str, Any], progress: Any, say: Say) -> tuple[Run, Any, int]:
+def _fit(out: Path, options: dict[str, Any], say: Say) -> tuple[Run, Any, int]:
     """Return the run, its fitted estimator, and how many pairs it flags."""
     say("2. the method auto is trained on them; it does not know which captions are wrong")
     options |= {"val": str(clipart_path("val")), "out": str(out), "overwrite": True}
-    result = fit_run(Recipe.resolve("auto-clipart", options=options), latest=False, progress=progress)
-    progress.close()
+    result = fit_run(Recipe.resolve("auto-clipart", options=options), latest=False)
+    CurrentProgress.get().close()
     run = Run.open(out)
     return run, run.estimator(), result["flagged"]
 

@@ -18,7 +18,7 @@ from cleanpairs.commands.run import LATEST, Run, default_run_path, write_scores
 from cleanpairs.core import distributed
 from cleanpairs.core.errors import ConfigError, DataError, OutputError, OutputExistsError
 from cleanpairs.core.plain import plain
-from cleanpairs.core.progress import CurrentProgress, Silent
+from cleanpairs.core.progress import CurrentProgress
 from cleanpairs.core.recipe import DataOptions, Recipe, parse_yaml, read_yaml
 from cleanpairs.correspondence.calibration import rate_in_words
 from cleanpairs.correspondence.displacement import in_words
@@ -113,7 +113,6 @@ def fit_run(
     out: str | Path | None = None,
     resume: bool = False,
     latest: bool = True,
-    progress: Any = None,
     backbone_named: bool = False,
     streamed_from: int = 50_000,
 ) -> dict[str, Any]:
@@ -158,7 +157,7 @@ def fit_run(
             made = str(run.path.absolute())
         finally:
             distributed.of_first(made)
-        return _fit(run, recipe, estimator, given, progress or Silent(), resume)
+        return _fit(run, recipe, estimator, given, resume)
 
 
 def _refuse_other_settings(run: Run, recipe: Recipe) -> None:
@@ -225,16 +224,14 @@ def _input(recipe: Recipe, estimator: PairScorer, backbone_named: bool, streamed
     return FitInput(pairs, dev, streamed)
 
 
-def _fit(
-    run: Run, recipe: Recipe, estimator: PairScorer, given: FitInput, progress: Any, resume: bool
-) -> dict[str, Any]:
+def _fit(run: Run, recipe: Recipe, estimator: PairScorer, given: FitInput, resume: bool) -> dict[str, Any]:
     """Train, and leave model, scores and issues in the run."""
     pairs, streamed = given.pairs, given.streamed
     source = pairs.source if streamed is None else streamed.source
     info = _about(recipe, estimator, source, len(pairs) if streamed is None else source.n_rows)
     trains = streamed is None and isinstance(estimator, PairCleaner)
-    with CurrentProgress.reported_to(progress), _ended(run, info, resume, trains):
-        scored = _train(run, recipe, estimator, given, progress, resume, info)
+    with _ended(run, info, resume, trains):
+        scored = _train(run, recipe, estimator, given, resume, info)
         result = _write_results(run, estimator, pairs, scored)
         result["val_seen"] = None if given.val is None else given.val.seen_in(pairs, "validation")
     ended = {
@@ -265,12 +262,13 @@ def _ended(run: Run, info: dict[str, Any], resume: bool, trains: bool) -> Iterat
 
 
 def _train(
-    run: Run, recipe: Recipe, estimator: PairScorer, given: FitInput, progress: Any, resume: bool, info: dict[str, Any]
+    run: Run, recipe: Recipe, estimator: PairScorer, given: FitInput, resume: bool, info: dict[str, Any]
 ) -> Streamed | None:
     """What a streamed fit returns (:meth:`StreamedFit.finish`)."""
     # A resumed run keeps its own recipe until it is known that these settings make no other training of it.
     begun = resume and (run.path / "recipe.yaml").exists()
     history: list[dict[str, Any]] = run.metrics() if resume else []
+    progress = CurrentProgress.get()
 
     def on_epoch(record: EpochRecord, y: np.ndarray) -> None:
         nonlocal begun, history

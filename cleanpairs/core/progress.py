@@ -1,12 +1,12 @@
-"""Progress that is not printed."""
+"""The progress of what runs, which no parameter leads to."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, ClassVar
 
 
-class Silent:
+class _Silent:
     """As :class:`cleanpairs.cli.terminal.Progress`, but prints nothing."""
 
     def __getattr__(self, name: str) -> Any:
@@ -14,23 +14,27 @@ class Silent:
 
 
 class CurrentProgress:
-    """The progress of stages that no parameter leads to, of this thread or task. None by default."""
+    """The :class:`cleanpairs.cli.terminal.Progress` of this thread or task. By default nothing is printed."""
 
-    _advance: ClassVar[ContextVar[Callable[[str, str, int, int], None]]] = ContextVar("advance")
+    _current: ClassVar[ContextVar[Any]] = ContextVar("progress")
+
+    @classmethod
+    def get(cls) -> Any:
+        """Return it."""
+        return cls._current.get(_Silent())
 
     @classmethod
     def advance(cls, stage: str, unit: str, done: int, total: int) -> None:
         """Note that ``done`` of ``total`` units of a stage are done."""
-        if (advance := cls._advance.get(None)) is not None:
-            advance(stage, unit, done, total)
+        cls.get().advance(stage, unit, done, total)
 
     @classmethod
     @contextmanager
     def reported_to(cls, progress: Any) -> Iterator[None]:
-        """Report to ``progress``, a :class:`cleanpairs.cli.terminal.Progress`, and close its bar at the end."""
-        token = cls._advance.set(progress.advance)
+        """Report to ``progress``, and close its bar at the end."""
+        token = cls._current.set(progress)
         try:
             yield
         finally:
-            cls._advance.reset(token)
+            cls._current.reset(token)
             progress.close()

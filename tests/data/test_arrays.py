@@ -5,6 +5,7 @@ import io
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 from safetensors import SafetensorError
 
 from cleanpairs.core.errors import DataError, OutputError
+from cleanpairs.core.progress import CurrentProgress
 from cleanpairs.data import staged_file
 from cleanpairs.data.arrays import read_npy, read_tensors, write_tensors
 from cleanpairs.features import rows as rows_module
@@ -115,8 +117,8 @@ def test_cached_equals_fresh_and_is_computed_once(tmp_path: Path) -> None:
     asked: list[int] = []
     told: list[tuple[int, int]] = []
     fresh = compute_rows(N, SHAPE, np.float32, source([]))
-    noted = {"folder": tmp_path / "c", "progress": lambda *at: told.append(at)}
-    first = compute_rows(N, SHAPE, np.float32, source(asked), **noted)
+    with CurrentProgress.reported_to(SimpleNamespace(advance=lambda *at: told.append(at[2:]), close=int)):
+        first = compute_rows(N, SHAPE, np.float32, source(asked), folder=tmp_path / "c")
     again = compute_rows(N, SHAPE, np.float32, source(asked), folder=tmp_path / "c")
     assert asked == [0, 5, 10, 15, 20] and told == [(5, N), (10, N), (15, N), (20, N), (N, N)]
     for rows in (first, again):
