@@ -82,7 +82,8 @@ class EngineSearch:
         job = json.dumps(["queries", k, asdict(prepared.note), digests])
         # The vectors follow from model and data: a search in this folder that is another one is out of date.
         work = QueryWork(str(folder), k, asdict(prepared.note))
-        run_partitions(work, parts, folder, job=job, engine=self.engine, overwrite=True)
+        stage = f"search {len(self._searches)}"  # as a search of this process
+        run_partitions(work, parts, folder, job=job, engine=self.engine, overwrite=True, stage=stage)
         scores, indices = np.empty((n, k), np.float32), np.empty((n, k), np.int64)
         for part in parts:
             s = slice(part.first, part.first + part.rows)
