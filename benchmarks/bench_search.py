@@ -84,7 +84,7 @@ def small_bank(machine: Machine) -> Iterator[Row]:
 
 def inverted_lists(machine: Machine, rows: int, dim: int, freedom: int, wanted: float) -> Iterator[Row]:
     """All queries by the lists, built and searched, at a recall@10 of ``wanted`` or above."""
-    faiss: Any = search._faiss()
+    faiss: Any = search.load_faiss()
     bank, queries = modes(rows, dim, freedom)
     lists = 1 << round(np.log2(np.sqrt(rows)))
     some = np.linspace(0, rows - 1, 1000).astype(np.int64)

@@ -19,6 +19,7 @@ from cleanpairs.data.decoding import Decoder, Preparation, workers_for
 from cleanpairs.data.images import ImageSource
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.source import cache_dir, read_cached, write_cached
+from cleanpairs.ops.search import load_faiss
 
 SIGNATURE = Preparation("cleanpairs.data.duplicates:signature", about=128)  # pixels of a side that are enough
 FLAT = 4.0  # standard deviation of the grey image, of 255: below it the signs are those of noise
@@ -52,7 +53,7 @@ def near_duplicate_groups(signatures: np.ndarray, *, most_bits: int = 6, most_co
     Hashes of linked images differ in at most ``most_bits`` of 63 bits. Their colours c and c' differ by at most
     ``most_colour * min(|c - mean c|, |c' - mean c'|)``. So a white background does not make two ties alike.
     """
-    import faiss
+    faiss = load_faiss()
 
     rows = np.flatnonzero(signatures[:, 200])
     group = np.arange(len(signatures))
@@ -114,7 +115,7 @@ def near_vector_groups(signs: np.ndarray, most_bits: int = 28) -> np.ndarray:
     Signs of linked vectors differ in at most ``most_bits`` bits. Of pairs that differ in 28 one in 400 is overlooked,
     of more than 50,000 vectors one in 15.
     """
-    import faiss
+    faiss = load_faiss()
 
     distinct, inverse = np.unique(signs, axis=0, return_inverse=True)
     # Number of hashes, and bits of each: linked vectors share one.

@@ -15,7 +15,7 @@ import numpy as np
 
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.engine.work import Engine, Partition, claim_folder, remove_job, run_partitions
-from cleanpairs.ops.search import Prepared, SearchNote, TopK, prepare
+from cleanpairs.ops.search import Prepared, SearchNote, TopK, load_faiss, prepare
 
 INDEX = "lists.faiss"
 
@@ -43,7 +43,7 @@ class QueryWork:
     def _opened(self) -> tuple[Prepared, np.ndarray]:
         note, index = SearchNote(**self.note), None
         if note.index == "ivf":
-            import faiss
+            faiss = load_faiss()
 
             index = faiss.read_index(str(Path(self.folder) / INDEX))
         # Writable, since PyTorch warns of arrays that are not. Nothing is written.
@@ -76,7 +76,7 @@ class EngineSearch:
         claim_folder(folder)
         digests = [_write_array(folder, name, x) for name, x in (("queries", queries), ("rows", prepared.rows))]
         if prepared.index is not None:
-            import faiss
+            faiss = load_faiss()
 
             faiss.write_index(prepared.index, str(folder / INDEX))
         job = json.dumps(["queries", k, asdict(prepared.note), digests])

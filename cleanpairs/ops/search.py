@@ -91,7 +91,7 @@ class Prepared:
     @cached_property
     def flat(self) -> Any:
         """FAISS's index, where that is the fastest exact way. It holds the rows once more."""
-        faiss = _faiss()
+        faiss = load_faiss()
         if _gpu() and not _faiss_gpus(faiss):
             return None
         index: Any = faiss.IndexFlatIP(self.rows.shape[1])
@@ -136,7 +136,7 @@ class Prepared:
 
 def _products(queries: np.ndarray, at: np.ndarray, rows: np.ndarray, ids: np.ndarray) -> np.ndarray:
     """Inner products (e,) float32 of queries ``at`` (e,) in (b, d) with rows ``ids`` (e,) in (m, d)."""
-    faiss = _faiss()
+    faiss = load_faiss()
     if rows.dtype != np.float32 or not rows.flags.c_contiguous:
         rows, ids = rows[ids].astype(np.float32), np.arange(len(ids))
     out = np.empty(len(ids), np.float32)
@@ -181,7 +181,7 @@ def _in_lists(
 
 def _index(rows: np.ndarray, lists: int, part: int) -> Any:
     """The rows in FAISS's inverted lists, with a code of four bits for each ``part`` numbers of a vector."""
-    faiss = _faiss()
+    faiss = load_faiss()
     m, d = rows.shape
     codes = -(-d // part)
     # Codes of residuals: they say where a row lies in its list.
@@ -258,8 +258,8 @@ def _faiss_gpus(faiss: Any) -> int:
     return int(faiss.get_num_gpus()) if hasattr(faiss, "StandardGpuResources") else 0
 
 
-def _faiss() -> Any:
-    """FAISS, imported at the first search."""
+def load_faiss() -> Any:
+    """FAISS, imported at its first use. All its users import it here, so that the same vectors give the same ranks."""
     _choose_openblas_kernel()
     import faiss
 

@@ -71,12 +71,21 @@ def test_the_kernel_that_openblas_is_told(flags: set[str], kernel: str | None) -
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/cpuinfo"), reason="no /proc/cpuinfo to read the processor from")
-def test_openblas_is_told_its_kernel_before_faiss_is_imported() -> None:
+@pytest.mark.parametrize(
+    "first_use",
+    [
+        "from cleanpairs.ops.search import top_k as use; data = np.eye(2), np.eye(2), 1",
+        "from cleanpairs.data.duplicates import near_duplicate_groups as use; data = [np.ones((2, 201), np.uint8)]",
+        "from cleanpairs.data.duplicates import near_vector_groups as use; data = [np.ones((2, 32), np.uint8)]",
+    ],
+)
+def test_openblas_is_told_its_kernel_before_faiss_is_imported(first_use: str) -> None:
+    """Whatever needs FAISS first. Another kernel ranks other rows, so that workers would find other donors."""
     with open("/proc/cpuinfo", encoding="ascii", errors="replace") as lines:
         flags = next((set(line.split(":", 1)[1].split()) for line in lines if line.startswith("flags")), set())
     code = (
-        "import os, sys, numpy as np; from cleanpairs.ops.search import top_k; assert 'faiss' not in sys.modules;"
-        "top_k(np.eye(2), np.eye(2), 1); assert 'faiss' in sys.modules; print(os.environ.get('OPENBLAS_CORETYPE'))"
+        f"import os, sys, numpy as np; {first_use}; assert 'faiss' not in sys.modules;"
+        "use(*data); assert 'faiss' in sys.modules; print(os.environ.get('OPENBLAS_CORETYPE'))"
     )
     own = {k: v for k, v in os.environ.items() if k != "OPENBLAS_CORETYPE"}
     done = subprocess.run([sys.executable, "-c", code], env=own, capture_output=True, text=True, check=True)
