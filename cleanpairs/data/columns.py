@@ -60,8 +60,7 @@ def _fits(role: str, kind: pa.DataType) -> bool:
     if role == "key":
         return is_text(kind) or _is_number(kind)
     if role in ("features", "text_features"):
-        inner = _inner_type(inner) if role == "features" else inner
-        return is_list(kind) and bool(pa.types.is_floating(inner))
+        return is_list(kind) and bool(pa.types.is_floating(_inner_type(inner)))
     if pa.types.is_struct(inner):
         return any(inner.field(i).name in ("bytes", "path") for i in range(inner.num_fields))
     return is_bytes(inner) or is_text(inner)
@@ -148,6 +147,12 @@ def find_columns(schema: pa.Schema, given: Mapping[str, Any], data: str) -> dict
             fitting.sort(key=lambda name: is_text(_inner_type(schema.field(name).type)))
             fitting = fitting or [field.name for field in schema if is_image_struct(field.type)]
         roles |= {role: fitting[0]} if fitting else {}
+    vectors, kinds = roles.get("text_features"), {role: schema.field(name).type for role, name in roles.items()}
+    if vectors and (is_list(kinds["text_features"].value_type) or is_list(kinds.get("text", pa.null()))):
+        if given.get("text_vectors") is not None:
+            raise DataError(f"{data} has lists of captions, or of their vectors; captions with vectors need a row each")
+        warnings.warn(f"column {vectors!r} is not read: vectors of captions need one caption a row", stacklevel=1)
+        del roles["text_features"]
     if given.get("image_column") is not None and "image" in roles:
         roles.pop("features", None)  # the user names the images, so their vectors are not used
     if "text" not in roles and not {"features", "text_features"} <= roles.keys():
@@ -158,11 +163,6 @@ def find_columns(schema: pa.Schema, given: Mapping[str, Any], data: str) -> dict
         )
     if "image" not in roles and "features" not in roles:
         raise _no_images(schema, data, roles["text"], listed)
-    lists = "text" in roles and is_list(schema.field(roles["text"]).type)
-    if lists and (vectors := roles.pop("text_features", "")):
-        if given.get("text_vectors") is not None:
-            raise DataError(f"{data} has lists of captions; captions with vectors need a row each")
-        warnings.warn(f"column {vectors!r} is not read: vectors of captions need one caption a row", stacklevel=1)
     roles |= {SCORE + name: name for name in _named_scores(schema, given.get("score_columns") or "", data)}
     return roles | {SCORE + f.name: f.name for f in schema if is_score(f.name, f.type) and f.name not in roles.values()}
 

@@ -247,10 +247,11 @@ def test_arrays_that_do_not_go_together(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"go with arrays of vectors \(\.npy\)"):
         load_pairs(tmp_path / "a.parquet", captions=tmp_path / "captions.txt")
     assert_not_loaded("no column 'txt_emb'", tmp_path / "a.parquet", text_vectors="txt_emb")
-    lists = {"image_emb": [[0.5, 1.0]], "text_emb": [[0.5, 1.0]], "captions": [["a dog", "a cat"]]}
-    assert_not_loaded("a row each", lists, text_vectors="text_emb")
-    with pytest.warns(UserWarning, match="'text_emb' is not read"):
-        assert load_pairs(lists).text_vectors is None
+    for vectors in ([0.5, 1.0], [[0.5, 1.0], [1.0, 0.5]]):
+        lists = {"image_emb": [[0.5, 1.0]], "text_emb": [vectors], "captions": [["a dog", "a cat"]]}
+        assert_not_loaded("a row each", lists, text_vectors="text_emb")
+        with pytest.warns(UserWarning, match="'text_emb' is not read"):
+            assert load_pairs(lists).text_vectors is None
 
 
 def test_several_arrays_on_the_command_line(
