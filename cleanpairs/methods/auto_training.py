@@ -164,8 +164,11 @@ def matched(found: Calibration, score: np.ndarray, among: np.ndarray) -> np.ndar
 
 
 class AutoTraining(TrainingStrategy):
-    """Weights ``w`` of N pairs in two stages, each from fresh networks: :class:`CalibrationStage`, then
-    :class:`FinalStage`. Without planted pairs there is the last alone.
+    """Weights ``w`` of N pairs in two stages, each from fresh networks.
+
+    In the first the planted pairs have each other's captions, and their scores calibrate those of all. In the last all
+    have their own captions, and that calibration judges them. Without planted pairs there is the last alone. Where
+    similarity settled all before the training, its label stays.
 
     Parameters
     ----------
@@ -223,12 +226,102 @@ class AutoTraining(TrainingStrategy):
         """See :class:`cleanpairs.trainer.TrainingStrategy`."""
         if not 2 <= view.epoch <= self.label_epochs:
             return
-        calibrates = len(self.known.planted) > 0 and view.stage == 1
-        stage, last = (CalibrationStage if calibrates else FinalStage), view.epoch == self.label_epochs
-        stage(self, view).end_epoch(last)
+        last, own = view.epoch == self.label_epochs, np.arange(len(self.w), dtype=np.int64)
+        if len(self.known.planted) and view.stage == 1:
+            self.scores += self.similarity(view, self.captions)
+            w = (
+                self.calibration_label(view)
+                if last
+                else self.calibrated(ranks(self.scores) + ranks(self.known.observed))
+            )
+            self.w = w.astype(np.float32)
+            self.weight = self.w.copy()
+            self.scores = np.zeros(len(own)) if last else self.scores
+        elif not self.settled:
+            self.scores += self.similarity(view, own)
+            self.w = self.final_label(view, own).astype(np.float32) if last else self.w
+        if last:  # the planted pairs get their own captions back
+            self.weight, self.captions = self.w.copy(), own
         self.mean_probability = float(self.w.mean())
         if last and self.repair_weight > 0:
             self.repair(view)
+
+    def calibration_label(self, view: EpochContext) -> np.ndarray:
+        """Probability of being matched after the first stage, by the planted pairs' scores.
+
+        Parameters
+        ----------
+        view : EpochContext
+            The networks and the pairs of this epoch.
+
+        Returns
+        -------
+        (N,) float
+            Of the planted pairs, which get their own captions now, what is known without training.
+        """
+        known, planted = self.known, self.known.planted
+        trust, weights = self.w.copy(), self.calibrated(ranks(self.scores))
+        # Nothing is predicted from them: what their own captions teach of their images would count against them, and
+        # not against the other mismatched pairs.
+        trust[planted] = weights[planted] = 0
+        exchanged = np.stack([planted, self.captions[planted]])
+        order = self.joined(view, self.captions, trust, weights, known.observed, exchanged)
+        if known.by_similarity:
+            each = [order + weight * ranks(known.observed) for weight in NUMBERS.similarity_rank_weights]
+            self.rank_weight = NUMBERS.similarity_rank_weights[first_within_one_standard_error(each, planted)]
+        w = self.calibrated(order + self.rank_weight * ranks(known.observed), draws=100)
+        w[planted] = known.agreement.matched.astype(np.float32)[planted]
+        return w
+
+    def calibrated(self, order: np.ndarray, draws: int = 0) -> np.ndarray:
+        """Probability of being matched, by the scores of the planted pairs.
+
+        Parameters
+        ----------
+        order : (N,) float
+            Scores.
+        draws : int
+            Draws of the bootstrap. Where there are any, the calibration is kept.
+
+        Returns
+        -------
+        (N,) float
+            In [0, 1].
+        """
+        known, planted, some = self.known, self.known.planted, self.judged
+        some[planted] = False
+        observed = order[some]
+        quantile = positions(known.observed[planted], known.null) if len(known.null) else None
+        found = calibrate(observed, order[planted], known=quantile, weight=known.weight, draws=draws, seed=self.seed)
+        assert found is not None  # there are enough of both
+        if draws:
+            self.calibration = found
+        return matched(found, order, observed) * known.group_matched
+
+    def final_label(self, view: EpochContext, own: np.ndarray) -> np.ndarray:
+        """Probability of being matched after the last stage, by the calibration of the first.
+
+        Parameters
+        ----------
+        view : EpochContext
+            The networks and the pairs of this epoch.
+        own : (N,) int64
+            All rows.
+
+        Returns
+        -------
+        (N,) float
+            Without planted pairs what is known untrained, or the papers' mixture.
+        """
+        score, given = ranks(self.scores), self.known.agreement
+        weights = self.w if self.calibration is None else matched(self.calibration, score, score)
+        order = self.joined(view, own, self.w, weights, given.observed, np.zeros((2, 0), np.int64))
+        order += self.rank_weight * ranks(given.observed)
+        if self.calibration is not None:
+            return matched(self.calibration, order, order[self.judged]) * self.known.group_matched
+        split = split_in_two(order / max(float(order.max()), 1e-12))
+        nothing_known = not self.known.by_similarity and not len(self.known.null)
+        return split.high if split.separated and nothing_known else given.matched.astype(np.float32)
 
     def similarity(self, view: EpochContext, texts: np.ndarray) -> np.ndarray:
         """Similarity by the networks, less what both sides have with all.
@@ -376,139 +469,3 @@ class AutoTraining(TrainingStrategy):
         super().load_state(state)
         known = {k.removeprefix("calibration_"): v for k, v in state.items() if k.startswith("calibration_")}
         self.calibration = Calibration.from_dict(known) if known else None
-
-
-@dataclass(frozen=True, eq=False)
-class CalibrationStage:
-    """The planted pairs have each other's captions, and their scores calibrate those of all.
-
-    Parameters
-    ----------
-    training : AutoTraining
-        What is trained.
-    view : EpochContext
-        The networks and the pairs of this epoch.
-    """
-
-    training: AutoTraining
-    view: EpochContext
-
-    def end_epoch(self, last: bool) -> None:
-        """Judge all pairs anew.
-
-        Parameters
-        ----------
-        last : bool
-            Whether it is the last epoch. Then the planted pairs get their own captions back.
-        """
-        t = self.training
-        t.scores += t.similarity(self.view, t.captions)
-        t.w = (self.label() if last else self.calibrated(ranks(t.scores) + ranks(t.known.observed))).astype(np.float32)
-        t.weight = t.w.copy()
-        if last:
-            t.captions, t.scores = np.arange(len(t.w), dtype=np.int64), np.zeros(len(t.w))
-
-    def label(self) -> np.ndarray:
-        """Probability of being matched, by the planted pairs' scores.
-
-        Returns
-        -------
-        (N,) float
-            Of the planted pairs, which get their own captions now, what is known without training.
-        """
-        t = self.training
-        known, planted = t.known, t.known.planted
-        trust, weights = t.w.copy(), self.calibrated(ranks(t.scores))
-        # Nothing is predicted from them: what their own captions teach of their images would count against them, and
-        # not against the other mismatched pairs.
-        trust[planted] = weights[planted] = 0
-        exchanged = np.stack([planted, t.captions[planted]])
-        order = t.joined(self.view, t.captions, trust, weights, known.observed, exchanged)
-        if known.by_similarity:
-            each = [order + weight * ranks(known.observed) for weight in NUMBERS.similarity_rank_weights]
-            t.rank_weight = NUMBERS.similarity_rank_weights[first_within_one_standard_error(each, planted)]
-        w = self.calibrated(order + t.rank_weight * ranks(known.observed), draws=100)
-        w[planted] = known.agreement.matched.astype(np.float32)[planted]
-        return w
-
-    def calibrated(self, order: np.ndarray, draws: int = 0) -> np.ndarray:
-        """Probability of being matched, by the scores of the planted pairs.
-
-        Parameters
-        ----------
-        order : (N,) float
-            Scores.
-        draws : int
-            Draws of the bootstrap. Where there are any, the calibration is kept.
-
-        Returns
-        -------
-        (N,) float
-            In [0, 1].
-        """
-        t = self.training
-        known, planted, some = t.known, t.known.planted, t.judged
-        some[planted] = False
-        observed = order[some]
-        quantile = positions(known.observed[planted], known.null) if len(known.null) else None
-        found = calibrate(observed, order[planted], known=quantile, weight=known.weight, draws=draws, seed=t.seed)
-        assert found is not None  # there are enough of both
-        if draws:
-            t.calibration = found
-        return matched(found, order, observed) * known.group_matched
-
-
-@dataclass(frozen=True, eq=False)
-class FinalStage:
-    """All pairs have their own captions, and the calibration of the first stage judges them.
-
-    Parameters
-    ----------
-    training : AutoTraining
-        What is trained.
-    view : EpochContext
-        The networks and the pairs of this epoch.
-    """
-
-    training: AutoTraining
-    view: EpochContext
-
-    def end_epoch(self, last: bool) -> None:
-        """Judge all pairs after the last epoch. Where similarity settled all before the training, its label stays.
-
-        Parameters
-        ----------
-        last : bool
-            Whether it is the last epoch.
-        """
-        t = self.training
-        own = np.arange(len(t.w), dtype=np.int64)
-        if not t.settled:
-            t.scores += t.similarity(self.view, own)
-        if last:
-            t.w = t.w if t.settled else self.label(own).astype(np.float32)
-            t.weight, t.captions = t.w.copy(), own
-
-    def label(self, own: np.ndarray) -> np.ndarray:
-        """Probability of being matched.
-
-        Parameters
-        ----------
-        own : (N,) int64
-            All rows.
-
-        Returns
-        -------
-        (N,) float
-            Without planted pairs what is known untrained, or the papers' mixture.
-        """
-        t = self.training
-        score, given = ranks(t.scores), t.known.agreement
-        weights = t.w if t.calibration is None else matched(t.calibration, score, score)
-        order = t.joined(self.view, own, t.w, weights, given.observed, np.zeros((2, 0), np.int64))
-        order += t.rank_weight * ranks(given.observed)
-        if t.calibration is not None:
-            return matched(t.calibration, order, order[t.judged]) * t.known.group_matched
-        split = split_in_two(order / max(float(order.max()), 1e-12))
-        nothing_known = not t.known.by_similarity and not len(t.known.null)
-        return split.high if split.separated and nothing_known else given.matched.astype(np.float32)

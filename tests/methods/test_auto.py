@@ -18,7 +18,7 @@ from cleanpairs.data.noise import apply_noise, inject_noise
 from cleanpairs.estimators import PairScorer, scorer
 from cleanpairs.estimators.spaces import frozen_spaces
 from cleanpairs.methods import auto_training, untrained
-from cleanpairs.methods.auto_training import AutoTraining, CalibrationStage, first_within_one_standard_error
+from cleanpairs.methods.auto_training import AutoTraining, first_within_one_standard_error
 from cleanpairs.methods.clip_score import ClipScore
 from cleanpairs.methods.untrained import plant
 from cleanpairs.ops.normalised_similarity import VectorPairs
@@ -47,12 +47,12 @@ Fitted = tuple[Auto, AutoTraining, np.ndarray]  # the model, the procedure that 
 def procedures(patch: pytest.MonkeyPatch) -> list[AutoTraining]:
     """Those of the fits that follow. They note scores and label of their first stage, captions and who answered."""
     seen: list[AutoTraining] = []
-    make, label, loss, ask = Auto._procedure, CalibrationStage.label, AutoTraining.loss, normalised_agreement
+    make, label, loss, ask = Auto._procedure, AutoTraining.calibration_label, AutoTraining.loss, normalised_agreement
 
-    def noted(self: CalibrationStage) -> np.ndarray:
-        vars(self.training)["of_first_stage"] = self.training.scores.copy()
-        vars(self.training)["first_label"] = label(self)
-        return vars(self.training)["first_label"].copy()
+    def noted(self: AutoTraining, view: EpochContext) -> np.ndarray:
+        vars(self)["of_first_stage"] = self.scores.copy()
+        vars(self)["first_label"] = label(self, view)
+        return vars(self)["first_label"].copy()
 
     def trained(self: AutoTraining, view: EpochContext, *batch: Any) -> Any:
         vars(self).setdefault("trained", {})[view.stage, view.epoch] = view.captions.copy()
@@ -63,7 +63,7 @@ def procedures(patch: pytest.MonkeyPatch) -> list[AutoTraining]:
         return ask(*args, **settings)
 
     patch.setattr(Auto, "_procedure", lambda self, data: seen.append(make(self, data)) or seen[-1])
-    patch.setattr(CalibrationStage, "label", noted)
+    patch.setattr(AutoTraining, "calibration_label", noted)
     patch.setattr(AutoTraining, "loss", trained)
     patch.setattr(auto_training, "normalised_agreement", asked)
     return seen
