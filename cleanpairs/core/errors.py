@@ -4,6 +4,8 @@ On the command line its kind stands before the message, ``Error [data]: ...``. D
 ``NotFittedError`` is made at its first import: scikit-learn takes a second to import.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 
@@ -44,6 +46,15 @@ class ResourceError(CleanpairsError, exit_code=6, kind="limit"):
 
 class RefusedError(CleanpairsError, exit_code=7, kind="refused"):
     """A result that is not returned: non-finite, or noise that cannot be distinguished from signal."""
+
+
+@contextmanager
+def needing(what: str, install: str) -> Iterator[None]:
+    """Raise ConfigError, with the command to ``install``, where a package that the block imports is missing."""
+    try:
+        yield
+    except ImportError as error:
+        raise ConfigError(f"{what} needs {error.name or error}, run: {install}") from error
 
 
 def __getattr__(name: str) -> Any:

@@ -62,11 +62,9 @@ def _opened(path: Path, errors: str) -> Iterator[io.TextIOWrapper]:
     """The lines of a file of labels. Raises DataError, also from within the block."""
     with reading(f"the labels {path}"), open_regular(path) as file:
         encoding = "utf-16" if file.peek(2)[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
-        with io.TextIOWrapper(file, encoding, errors, newline="") as lines:
-            try:
-                yield lines
-            except UnicodeDecodeError as error:
-                raise DataError(f"{path} is not in UTF-8; save it as 'CSV UTF-8' from the spreadsheet") from error
+        how = "read as UTF-8 (save it as 'CSV UTF-8' from the spreadsheet)"
+        with io.TextIOWrapper(file, encoding, errors, newline="") as lines, reading(path, how, UnicodeDecodeError):
+            yield lines
 
 
 def _beginning(lines: Iterable[str]) -> tuple[list[str], str, str]:

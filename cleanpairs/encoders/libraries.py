@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.core.errors import ConfigError, DataError, needing
 from cleanpairs.core.plain import plain_text
-from cleanpairs.core.regular import error_text, read_json, sha256_of
+from cleanpairs.core.regular import read_json, reading, sha256_of
 from cleanpairs.encoders.image_transform import ImageTransform
 from cleanpairs.encoders.model_files import INSTALL, FrozenPair, download, fingerprint_of, settings_of
 from cleanpairs.encoders.pretrained import MODELS, PretrainedCLIP
@@ -81,21 +81,17 @@ class SentenceTransformers(_Library):
 
     def __init__(self, name: str, device: str, revision: str | None) -> None:
         super().__init__(name, device)
-        try:
+        with needing(name, INSTALL):
             from sentence_transformers import SentenceTransformer
-        except ImportError as error:
-            raise ConfigError(f"{name} needs sentence-transformers, run: {INSTALL}") from error
         parts = (MODULES, "*.jinja", "*.json", "*/*.json", "*/*.safetensors", "*/*.txt", "*/*.model", "*/*.jinja")
         folder = Path(name) if Path(name).is_dir() else download(name, revision, parts)
         _refuse_code(folder)
         self.prepare = list
-        try:
+        with reading(name, "loaded by sentence-transformers", Exception):  # every module of a model raises its own
             self.model: Any = SentenceTransformer(
                 str(folder), device=device, trust_remote_code=False, local_files_only=True,
                 model_kwargs={"use_safetensors": True},
             )  # fmt: skip
-        except Exception as error:  # every module of a model raises its own
-            raise DataError(f"sentence-transformers cannot load {name}: {error_text(error)}") from error
         self.model.eval().requires_grad_(False)
         if not (self.model.supports("image") and self.model.supports("text")):
             raise ConfigError(
@@ -116,10 +112,8 @@ class SentenceTransformers(_Library):
 
 def _refuse_code(folder: Path) -> None:
     """ConfigError: a module is not the library's own. DataError: weights are pickled and nothing else is there."""
-    try:
+    with reading(folder / MODULES, "read as a list of modules", ValueError, TypeError):
         modules = list(read_json(folder / MODULES))
-    except (ValueError, OSError, TypeError) as error:
-        raise DataError(f"{folder / MODULES} is no list of modules: {error}") from error
     for kind in (str(module.get("type")) if isinstance(module, dict) else repr(module) for module in modules):
         if not kind.startswith("sentence_transformers."):
             raise ConfigError(f"{folder / MODULES} names {kind}, which is code of the model's own: it is never run")
@@ -133,10 +127,8 @@ class OpenCLIP(_Library):
 
     def __init__(self, name: str, device: str, revision: str | None) -> None:
         super().__init__(name, device)
-        try:
+        with needing(name, "pip install open_clip_torch"):
             import open_clip
-        except ImportError as error:
-            raise ConfigError(f"{name} needs {error.name}, run: pip install open_clip_torch") from error
         kind, _, weights = name.removeprefix(OPEN_CLIP).partition("/")
         if kind not in open_clip.list_models():
             raise ConfigError(f"open_clip has no model {kind!r}: it has {', '.join(open_clip.list_models())}")
@@ -152,11 +144,9 @@ class OpenCLIP(_Library):
         fields = "mean", "std", "interpolation", "resize_mode"
         how = {f"image_{field}": config[field] for field in fields if config.get(field)}
         how["force_quick_gelu"] = bool(config.get("quick_gelu"))
-        try:
+        with reading(name, "loaded by open_clip", Exception):  # each of the models there raises its own
             self.model, prepare = open_clip.create_model_from_pretrained(kind, str(file), device=device, **how)
             self.tokenizer = open_clip.get_tokenizer(kind)
-        except Exception as error:  # each of the models there raises its own
-            raise DataError(f"open_clip cannot load {name}: {error_text(error)}") from error
         self.model.eval().requires_grad_(False)
         self.prepare = lambda images: torch.stack([prepare(image) for image in images])
         self.temperature = 1 / float(self.model.logit_scale.exp())

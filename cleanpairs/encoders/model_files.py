@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.core.errors import ConfigError, DataError, needing
 from cleanpairs.core.hub import hub_allowed
 from cleanpairs.core.regular import error_text, read_object, sha256_of
 from cleanpairs.core.torch_state import seeded
@@ -30,11 +30,9 @@ FILES = (  # all that is ever fetched or read
 
 def require_extra() -> None:
     """Raise ConfigError where the packages that read pretrained models are not installed."""
-    try:
+    with needing("a pretrained model", INSTALL):
         import tokenizers  # noqa: F401  # not used: transformers would report a missing one late and at length
         import transformers  # noqa: F401
-    except ImportError as error:
-        raise ConfigError(f"a pretrained model needs {error.name or 'transformers'}, run: {INSTALL}") from error
 
 
 def package_folders(package: str) -> list[Path]:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.core.plain import plain_text
-from cleanpairs.core.regular import read_object, sha256_of
+from cleanpairs.core.regular import read_object, reading, sha256_of
 from cleanpairs.encoders import model_files as files
 from cleanpairs.encoders.pretrained import MODELS
 
@@ -57,11 +57,9 @@ class Bert:
 
     def __init__(self, folder: Path, config: dict[str, Any], device: str, dtype: torch.dtype = torch.float32) -> None:
         self.heads, self.eps = int(config["num_attention_heads"]), float(config.get("layer_norm_eps", 1e-12))
-        try:
+        with reading(folder, "read as the weights of its config.json", SafetensorError, KeyError):
             weights = {name.removeprefix("bert."): w for name, w in load_file(folder / "model.safetensors").items()}
             self._take(weights, int(config["num_hidden_layers"]), torch.device(device), dtype)
-        except (SafetensorError, OSError, KeyError) as error:
-            raise DataError(f"{folder} does not hold the weights of its config.json: {error}") from error
 
     def _take(self, w: dict[str, Tensor], layers: int, device: torch.device, dtype: torch.dtype) -> None:
         def one(name: str) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from cleanpairs.core.errors import ConfigError
+from cleanpairs.core.errors import ConfigError, needing
 from cleanpairs.encoders.base import DualEncoder
 from cleanpairs.encoders.joint_head import HEAD_RATE, ResidualHead
 from cleanpairs.encoders.model_files import INSTALL
@@ -67,10 +67,8 @@ class TunedCLIP(DualEncoder):
         self.register_load_state_dict_post_hook(_forgive_frozen)
 
     def _add_lora(self, rank: int) -> None:
-        try:
+        with needing("tune='lora'", INSTALL):
             from peft import LoraConfig, inject_adapter_in_model
-        except ImportError as error:
-            raise ConfigError(f"tune='lora' needs the package {error.name or 'peft'}, run: {INSTALL}") from error
         projections = ["q_proj", "v_proj"]  # of the paper. Both towers of CLIP and SigLIP have them
         config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=projections)
         inject_adapter_in_model(config, self.network)  # in place. Only the adapters ask for a gradient

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cleanpairs.core.errors import ConfigError, ResourceError
+from cleanpairs.core.errors import ConfigError, ResourceError, needing
 from cleanpairs.core.limits import limited
 from cleanpairs.engine.work import ATTEMPTS, Finished, Partition, Work, attempt
 
@@ -24,10 +24,8 @@ class RayEngine:
     remote = True  # work is always sent to other processes
 
     def __init__(self, *, workers: int = 1, address: str | None = None) -> None:
-        try:
+        with needing('the engine "ray"', 'pip install "cleanpairs[ray]"'):
             import ray.data  # noqa: F401
-        except ImportError as error:
-            raise ConfigError('the engine "ray" needs Ray Data: pip install "cleanpairs[ray]"') from error
         self.workers, self.address = workers, address
 
     def run(self, work: Work, partitions: Sequence[Partition], folder: Path) -> Iterator[Finished]:

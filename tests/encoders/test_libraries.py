@@ -71,8 +71,8 @@ def pickled(folder: Path) -> None:
 DAMAGE: dict[str, tuple[Any, type[CleanpairsError], str]] = {
     "code": (lambda f: edit_modules(f, type="custom.Model"), ConfigError, "custom.Model, which is code of the model's"),
     "pickled": (pickled, DataError, "pytorch_model.bin is pickled, which could run code"),
-    "no list": (lambda f: (f / "modules.json").write_text("3"), DataError, "no list of modules"),
-    "no weights": (lambda f: (f / "0_CLIP" / "model.safetensors").unlink(), DataError, "cannot load"),
+    "no list": (lambda f: (f / "modules.json").write_text("3"), DataError, "be read as a list of modules"),
+    "no weights": (lambda f: (f / "0_CLIP" / "model.safetensors").unlink(), DataError, "cannot be loaded"),
 }
 
 

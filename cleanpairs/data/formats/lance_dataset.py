@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cleanpairs.core.errors import ConfigError
+from cleanpairs.core.errors import needing
 from cleanpairs.core.recipe import DataOptions
 from cleanpairs.core.regular import reading
 from cleanpairs.data.images import encoded_bytes, image_cells
@@ -23,10 +23,8 @@ _ERRORS = "read as Lance", ValueError, RuntimeError, pa.ArrowException
 def lance_module() -> Any:
     """Import the package. Raises ConfigError: it is not installed."""
     os.environ.setdefault("LANCE_LOG", "error")  # it warns of each new dataset
-    try:
+    with needing("a Lance dataset", 'pip install "cleanpairs[lance]"'):
         import lance
-    except ImportError as error:
-        raise ConfigError('a Lance dataset needs pylance, run: pip install "cleanpairs[lance]"') from error
     return lance
 
 
