@@ -13,11 +13,10 @@ Either way a row is an image with its list of captions.
 import os
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +28,7 @@ from cleanpairs.core.recipe import DataOptions
 from cleanpairs.core.regular import begins_with, cached_by_file, read_json, reading
 from cleanpairs.data.captions import captions_of
 from cleanpairs.data.formats.file_names import files_below
-from cleanpairs.data.formats.records import ENDINGS, file_kind, read_records
+from cleanpairs.data.formats.records import ENDINGS, Listing, file_kind, read_records
 from cleanpairs.data.image_paths import find_root, with_images
 from cleanpairs.data.images import ambiguous_paths, encoded_bytes, named_file
 from cleanpairs.data.rows import Rows
@@ -38,15 +37,6 @@ from cleanpairs.data.table_reader import IMAGE_TYPE, TableReader, bounded, chose
 from cleanpairs.ops.columns import taken
 
 FIRST = ("metadata.csv", "metadata.jsonl", "captions.txt")
-
-
-class Listing(NamedTuple):
-    """Rows, why some of them, or of their captions, are unusable, and their names where they have no key."""
-
-    table: pa.Table
-    faults: Mapping[int, str] = MappingProxyType({})
-    caption_faults: Mapping[tuple[int, int], str] = MappingProxyType({})
-    keys: Sequence[str | None] | None = None
 
 
 def annotation_files(folder: Path) -> list[Path]:
@@ -146,13 +136,13 @@ class FolderReader(ListingReader):
             options["folder"] = chosen_split(request.split, list(_split_folders(path)), str(path))
             path, request = path / options["folder"], replace(request, split=None)
         path = annotation_files(path)[0] if path.is_dir() else path
-        table = read_records(str(path), encoding, request.text_column).table
-        column = table["split"] if "split" in table.column_names else None
+        whole = read_records(str(path), encoding, request.text_column)
+        column = whole.table["split"] if "split" in whole.table.column_names else None
         splits = column.unique().to_pylist() if column is not None and pa.types.is_string(column.type) else []
         usual = "train" if "train" in splits and len(list(filter(None, splits))) > 1 else None
         if (split := _checked_split(request.split or usual, splits, str(path))) is not None:
             options["split"] = split
-        table = _of_split(Listing(table), split).table
+        table = _of_split(whole, split).table
         request = with_images(table.schema, lambda name: table[name].slice(0, 1000).to_pylist(), path, request)
         return self.described(str(path), [str(path)], len(table), request, **options)
 
@@ -164,8 +154,7 @@ class FolderReader(ListingReader):
 
 @cached_by_file(2)
 def _listing(path: str, encoding: str | None, split: str | None, text: str | None, image: str | None) -> Listing:
-    table, faults, captions = read_records(path, encoding, text)
-    listing = _of_split(Listing(table, faults, captions.get(text or "", {})), split)
+    listing = _of_split(read_records(path, encoding, text), split)
     table = listing.table
     kind = pa.null() if image is None else table.schema.field(image).type
     has_path = pa.types.is_struct(kind) and kind.get_field_index("path") >= 0

@@ -24,8 +24,8 @@ from cleanpairs.core.regular import cached_by_file, open_regular, read_json, rea
 from cleanpairs.data.captions import caption_column, caption_field
 from cleanpairs.data.columns import is_bytes
 from cleanpairs.data.formats.file_names import IMAGES, files_below
-from cleanpairs.data.formats.folder import Listing, ListingReader, annotation_files
-from cleanpairs.data.formats.records import undecodable
+from cleanpairs.data.formats.folder import ListingReader, annotation_files
+from cleanpairs.data.formats.records import Listing, undecodable
 from cleanpairs.data.formats.webdataset import CAPTIONS, keys_of_names, sidecar_keys, sidecar_rows
 from cleanpairs.data.parquet_io import common_schema, input_table, parquet_files
 from cleanpairs.data.rows import texts_of

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from io import BufferedReader, BytesIO, TextIOWrapper
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, TextIO
 
 import pyarrow as pa
@@ -33,12 +34,13 @@ _BREAK = re.compile("\r\n|\r|\n")
 Record = tuple[dict[str, Any], str | None]  # values by column, and why it cannot be used
 
 
-class Records(NamedTuple):
-    """Rows, why some are unusable, and by column of captions why some of its captions are."""
+class Listing(NamedTuple):
+    """Rows, why some of them, or of their captions, are unusable, and their names where they have no key."""
 
     table: pa.Table
-    faults: dict[int, str]
-    captions: Mapping[str, Faults]
+    faults: Mapping[int, str] = MappingProxyType({})
+    caption_faults: Mapping[tuple[int, int], str] = MappingProxyType({})
+    keys: Sequence[str | None] | None = None
 
 
 class _Head(NamedTuple):
@@ -56,8 +58,8 @@ def file_kind(path: str | Path) -> str:
 
 
 @cached_by_file(2)
-def read_records(path: str, encoding: str | None = None, text: str | None = None) -> Records:
-    """The records of a file, by its ending. ``text``: the column of captions, where it has no usual name.
+def read_records(path: str, encoding: str | None = None, text: str | None = None) -> Listing:
+    """The records of a file, by its ending. ``text``: the column of captions, whose faults are noted.
 
     Columns of CSV are texts, but for given similarities and ``true_mismatch``. A column of JSON whose values have no
     common type becomes their JSON, as text. Captions are as :func:`cleanpairs.data.captions.captions_of` finds them.
@@ -74,19 +76,20 @@ def read_records(path: str, encoding: str | None = None, text: str | None = None
             columns[name] = [None] * n
         for name, values in columns.items():
             values.append(record.get(name))
-    captions: dict[str, Faults] = {}
+    caption_faults: Faults = {}
     typed: dict[str, pa.Array] = {}
     for name, values in columns.items():
         typed[name] = pa.array(values, pa.string()) if head else _typed(name, values)
         if name == text or name.lower() in USUAL_NAMES["text"]:
-            typed[name], captions[name] = _captions(typed[name], values)
+            typed[name], bad = _captions(typed[name], values)
+            caption_faults = bad if name == text else caption_faults
         elif head and is_score(name, pa.float64()):
             typed[name] = pa.array(map(number_of, values), pa.float64())
         elif head and name == "true_mismatch":
             texts = pc.utf8_trim_whitespace(typed[name])
             with reading(f"{path}: true_mismatch", "read as true or false", pa.ArrowInvalid):
                 typed[name] = pc.if_else(pc.equal(texts, ""), None, texts).cast(pa.bool_())
-    return Records(pa.table(typed), faults, captions)
+    return Listing(pa.table(typed), faults, caption_faults)
 
 
 def _captions(captions: pa.Array, values: Sequence[Any]) -> tuple[pa.Array, Faults]:
