@@ -14,7 +14,7 @@ from cleanpairs.core.errors import DataError
 from cleanpairs.data.captions import Faults
 from cleanpairs.data.columns import score_columns
 from cleanpairs.data.images import cell_bytes, comparable_vectors, image_cells, named_file, vector_groups
-from cleanpairs.data.text import NO_DOWNLOAD, NOT_UTF8, content_hash, text_groups, unusable_captions
+from cleanpairs.data.text import NO_DOWNLOAD, NOT_UTF8, concerns_caption, content_hash, text_groups, unusable_captions
 from cleanpairs.ops.columns import decoded, grouped, is_list, list_lengths, readable, taken, whole_numbers
 
 Shape = tuple[int, int, np.dtype[Any]]  # (R, D, dtype)
@@ -234,6 +234,12 @@ def _pairs(
         reasons = unusable_captions(texts.to_pylist())
         reasons |= dict.fromkeys(not_utf8, NOT_UTF8)
         reasons |= {int(np.searchsorted(row, i)) + k: fault for (i, k), fault in caption_faults.items()}
-    for i in np.flatnonzero(np.isin(row, list(faults))).tolist():
-        reasons[i] = faults[int(row[i])]
-    return texts.fill_null(""), row, position, taken(names, row), dict(sorted(reasons.items()))
+    return texts.fill_null(""), row, position, taken(names, row), with_row_faults(reasons, row, faults)
+
+
+def with_row_faults(reasons: dict[int, str], rows: np.ndarray, faults: Mapping[int, str]) -> dict[int, str]:
+    """The ``reasons`` of pairs, and ``faults`` of their ``rows`` (N,), which come before reasons of the captions."""
+    for pair in np.flatnonzero(np.isin(rows, list(faults))).tolist():
+        if pair not in reasons or concerns_caption(reasons[pair]):
+            reasons[pair] = faults[int(rows[pair])]
+    return dict(sorted(reasons.items()))

@@ -32,9 +32,9 @@ from cleanpairs.data.parquet_io import (
     iter_batches,
     parquet_files,
 )
-from cleanpairs.data.rows import RowBatch, Rows, Shape, convert, row_numbers, texts_of, vector_shape
+from cleanpairs.data.rows import RowBatch, Rows, Shape, convert, row_numbers, texts_of, vector_shape, with_row_faults
 from cleanpairs.data.source import Source, cache_folder, fingerprint_of
-from cleanpairs.data.text import NOT_FINITE, concerns_caption, text_groups
+from cleanpairs.data.text import NOT_FINITE, text_groups
 from cleanpairs.ops.columns import is_list
 from cleanpairs.ops.mapped import mapped_array, release
 
@@ -357,18 +357,10 @@ def load_rows(
         images=images if arrays["features"] is None else images.with_vectors(arrays["features"]),
         image_group=groups,
         text_group=text_groups(captions) if "text" in source.columns or texts is None else vector_groups(texts),
-        reasons=_with_row_faults(reasons, rows, ambiguous_paths(named, source.image_root)),
+        reasons=with_row_faults(reasons, rows, ambiguous_paths(named, source.image_root)),
         source=source,
         true_mismatch=truth,
         true_key=None if truth is None else true_key or None,
         text_vectors=texts,
         precomputed_scores={name: np.concatenate(parts) for name, parts in scores.items()},
     )
-
-
-def _with_row_faults(reasons: dict[int, str], rows: np.ndarray, faults: Mapping[int, str]) -> dict[int, str]:
-    """The ``reasons`` of pairs, and ``faults`` of their ``rows`` (N,), which come before reasons of the captions."""
-    for pair in np.flatnonzero(np.isin(rows, list(faults))).tolist():
-        if pair not in reasons or concerns_caption(reasons[pair]):
-            reasons[pair] = faults[int(rows[pair])]
-    return dict(sorted(reasons.items()))
