@@ -26,8 +26,6 @@ from cleanpairs.data.guard import refuse_foreign, refuse_inputs, refuse_labels
 from cleanpairs.data.locks import make_parents
 
 AnyPath = str | os.PathLike[str]
-Paths = Sequence[AnyPath]
-Names = re.Pattern[str]
 
 
 def _renameat2(source: Path, target: Path, exchange: bool) -> None:
@@ -82,7 +80,7 @@ class _Output:
 
     def __init__(
         self, stack: ExitStack, target: AnyPath, *, directory: bool = False, overwrite: bool = False,
-        inputs: Paths = (), ours: Names | None = None, keeps_labels: bool = False,
+        inputs: Sequence[AnyPath] = (), ours: re.Pattern[str] | None = None, keeps_labels: bool = False,
     ) -> None:  # fmt: skip
         self.target, self.overwrite, self.directory = Path(os.path.abspath(target)), overwrite, directory
         refuse_inputs([self.target], inputs)
@@ -95,7 +93,7 @@ class _Output:
             if directory:
                 self.staged.mkdir()
 
-    def _refuse(self, ours: Names | None, keeps_labels: bool) -> None:
+    def _refuse(self, ours: re.Pattern[str] | None, keeps_labels: bool) -> None:
         target, mode = self.target, 0
         with writing(target), suppress(FileNotFoundError, NotADirectoryError):  # a folder may deny access
             mode = os.lstat(target).st_mode
