@@ -126,9 +126,7 @@ def require_own_file(path: Path, is_ours: Kept) -> None:
     with suppress(Exception):  # what cannot be read is not ours, whatever the error
         replaceable = replaceable or is_ours(path)
     if not replaceable:
-        raise OutputExistsError(
-            f"{path} exists and is no export's: it would be replaced by one; move it away, or name another output"
-        )
+        raise OutputExistsError(f"{path} exists and is no export's: move it away, or name another output")
 
 
 def is_leftover(name: str) -> bool:

@@ -52,9 +52,7 @@ def _take(lock: FileLock, locks: ExitStack, output: str) -> None:
         with suppress(OSError, ValueError):
             who = read_text(path)[:200]
         who = who if who.isprintable() and who.startswith("process ") else "another process"
-        raise OutputExistsError(
-            f"{output} is being written by {who}: wait until it is done, or name another output"
-        ) from None
+        raise OutputExistsError(f"{output} is being written by {who}: wait for it, or name another output") from None
     except OSError as error:
         if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP):  # a file system without locks
             raise

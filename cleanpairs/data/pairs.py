@@ -164,9 +164,7 @@ class Pairs:
         """The pairs ``indices`` (k,), numbered anew, in memory. Images are shared. DataError: there is no such pair."""
         at = np.asarray(indices)
         if at.ndim != 1 or (at.dtype == bool and at.shape != self.shape):
-            raise DataError(
-                f"a mask of {len(self)} pairs has the shape {self.shape}, and numbers (k,), found {at.shape}"
-            )
+            raise DataError(f"a mask of {len(self)} pairs is {self.shape}, numbers are (k,), found {at.shape}")
         at = np.flatnonzero(at) if at.dtype == bool else as_array("the numbers of pairs", at, int)
         if len(at) and not 0 <= at.min() <= at.max() < len(self):
             raise DataError(f"pairs are numbered 0 to {len(self) - 1}, found {at.min()} to {at.max()}")

@@ -169,9 +169,7 @@ def _open_path(data: str | Path, **options: Any) -> Source:
             "".encode(encoding)  # refuses base64 and the like, which codecs.lookup takes
             request = replace(request, encoding=codecs.lookup(encoding).name)
         except (LookupError, ValueError) as error:
-            raise ConfigError(
-                f"unknown encoding: {encoding}; give one like utf-16, cp1252, shift_jis or gb18030"
-            ) from error
+            raise ConfigError(f"unknown encoding: {encoding}; give one like utf-16, cp1252 or gb18030") from error
     if request.captions is not None and kind != "npy":
         raise ConfigError(f"captions in a file of their own go with arrays of vectors (.npy), and {data} is {kind}")
     chosen = READERS.load(kind)()

@@ -294,9 +294,7 @@ class CRCL(PairCleaner):
     def _validate(self) -> None:
         super()._validate()
         if isinstance(self.refine_epochs, str) or not isinstance(self.refine_epochs, Sequence):
-            raise ConfigError(
-                f"refine_epochs of crcl must be a sequence of whole numbers, found {self.refine_epochs!r}"
-            )
+            raise ConfigError(f"refine_epochs of crcl are a sequence of whole numbers, found {self.refine_epochs!r}")
         for epochs in self.refine_epochs:
             check_whole("crcl", f"every number of refine_epochs {self.refine_epochs!r}", epochs, 1)
         if self.label_epochs != "auto":

@@ -396,10 +396,10 @@ class Splitting(Averaged):
 
     def state(self) -> dict[str, Any]:
         """Splits, labels, sums and memories."""
-        memories = {
-            f"memory.{k}.{name}": v for k, memory in enumerate(self.memories) for name, v in memory.state().items()
-        }
-        return {**super().state(), **memories}
+        found = super().state()
+        for k, memory in enumerate(self.memories):
+            found |= {f"memory.{k}.{name}": value for name, value in memory.state().items()}
+        return found
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Go on from a state.

@@ -42,9 +42,8 @@ def expand_files(data: str, ending: str) -> list[str]:
             matches = sorted(glob.glob(name)) if glob.has_magic(name) else [name]
             missing = [m for m in matches if not Path(m).is_file()]
             if missing:
-                raise MissingInputError(
-                    f"no such input: {missing[0]}" + (f" (of {data})" if missing[0] != data else "")
-                )
+                of = "" if missing[0] == data else f" (of {data})"
+                raise MissingInputError(f"no such input: {missing[0]}{of}")
             paths += matches
     if not paths:
         raise MissingInputError(f"no such input: {data} matches no file *{ending}")

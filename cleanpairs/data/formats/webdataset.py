@@ -105,9 +105,7 @@ def read_index(path: str) -> list[Sample]:
         file.seek(end := tar.offset)  # tarfile reads a broken header, and a cut, as the end
         block = file.read(tarfile.BLOCKSIZE)
     if len(block) < tarfile.BLOCKSIZE:
-        raise DataError(
-            f"{path} is cut short: it ends at byte {end + len(block)} without the mark of its end; fetch it again"
-        )
+        raise DataError(f"{path} is cut short: it ends at byte {end + len(block)} without its end mark; fetch it again")
     if any(block):
         raise DataError(f"{path} is damaged: there is no member at byte {end}; fetch it again")
     members += [(folder, own, places[target]) for folder, own, target in links if target in places]
