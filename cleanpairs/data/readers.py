@@ -388,17 +388,14 @@ def as_dataset(data: Any, split: str | None = None) -> Any:
             "a list is to be a list of dicts, one for each pair, {'image': ..., 'caption': ...}, not of "
             f"{type(odd[0]).__name__}; two lists go as {{'image': images, 'caption': captions}}, files as a glob"
         )
-    try:
+    how = "taken as a table; a dict holds columns, of one value a pair (in Dataset.map: batched=True)"
+    errors = pa.ArrowException, ValueError, TypeError, AttributeError, KeyError, OverflowError
+    with reading("the data", how, *errors):
         columns = {  # an empty list holds no rows
             name: [_storable(cell) for cell in values] if isinstance(values, list | tuple) else values
             for name, values in dict(data).items()
         }
         return datasets.Dataset.from_dict(columns)
-    except (pa.ArrowException, ValueError, TypeError, AttributeError, KeyError, OverflowError, OSError) as error:
-        raise DataError(
-            f"the data cannot be taken as a table: {error}; a dict holds columns, of one value a pair (in Dataset.map: "
-            "batched=True)"
-        ) from error
 
 
 def _storable(cell: Any) -> Any:

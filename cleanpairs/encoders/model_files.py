@@ -4,6 +4,7 @@ import hashlib
 import importlib.util
 import re
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from cleanpairs.core.errors import ConfigError, DataError, needing
 from cleanpairs.core.hub import hub_allowed
-from cleanpairs.core.regular import error_text, read_object, sha256_of
+from cleanpairs.core.regular import error_text, read_object, reading, sha256_of
 from cleanpairs.core.torch_state import seeded
 from cleanpairs.encoders.image_transform import ImageTransform, to_rgb
 
@@ -156,13 +157,12 @@ def load_network(folder: Path, kind: str, optional: tuple[str, ...] = ()) -> Any
         )
     bar = transformers.utils.logging.is_progress_bar_enabled()
     transformers.utils.logging.disable_progress_bar()
+    errors = SafetensorError, RuntimeError, ValueError, KeyError, TypeError
     try:
-        with seeded(0):  # the drawn weights are replaced
+        with reading(folder, "read as the weights of its config.json", *errors), seeded(0):  # drawn ones are replaced
             model, info = getattr(transformers, kind).from_pretrained(
                 folder, use_safetensors=True, local_files_only=True, dtype=torch.float32, output_loading_info=True
             )
-    except (SafetensorError, OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{folder} does not hold the weights of its config.json: {error}") from error
     finally:
         if bar:
             transformers.utils.logging.enable_progress_bar()
@@ -180,13 +180,11 @@ def load_tokenizer(folder: Path) -> Any:
     """The tokenizer of ``tokenizer.json`` as it stands, whatever class the other files name."""
     from transformers import PreTrainedTokenizerFast
 
-    try:
+    with _reading_tokenizer(folder):
         if not (folder / "tokenizer.json").exists():
             raise FileNotFoundError("there is none")
         tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
         tokenizer(["a"])
-    except Exception as error:  # a broken vocabulary fails as its parser does, even with a bare Exception
-        raise _no_tokenizer(folder, error) from error
     return tokenizer
 
 
@@ -194,20 +192,16 @@ def text_tokens(folder: Path, limit: int) -> Any:
     """The same tokenizer without transformers, of the package ``tokenizers``: at most ``limit`` tokens a text."""
     from tokenizers import Tokenizer
 
-    try:
+    with _reading_tokenizer(folder):
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    except Exception as error:  # its parser raises a bare Exception
-        raise _no_tokenizer(folder, error) from error
     tokenizer.no_padding()
     tokenizer.enable_truncation(limit)
     return tokenizer
 
 
-def _no_tokenizer(folder: Path, error: Exception) -> DataError:
-    return DataError(
-        f"{folder} has no tokenizer.json that can be used ({error_text(error)}): save the tokenizer again with "
-        "transformers' save_pretrained, or take a revision that has it"
-    )
+def _reading_tokenizer(folder: Path) -> AbstractContextManager[None]:
+    remedy = "save it again with transformers' save_pretrained, or take a revision that has it"
+    return reading(folder / "tokenizer.json", f"used ({remedy})", Exception)  # its parser raises a bare Exception
 
 
 def fingerprint_of(folder: Path, patterns: Sequence[str] = FILES) -> str:

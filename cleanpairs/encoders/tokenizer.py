@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cleanpairs.core.errors import DataError
+from cleanpairs.core.regular import reading
 
 KINDS = ("words", "characters", "subword")
 UNKNOWN = 0
@@ -244,13 +244,12 @@ class Tokenizer:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "Tokenizer":
         """The tokenizer of :meth:`to_dict`. Raises DataError: the dict is no vocabulary."""
-        try:
+        what = "a vocabulary (kind, vocabulary, max_length, merges)"
+        with reading(what, "read", Exception):  # a bare one where the merges do not fit the pieces
             kind, vocabulary, max_length, merges = (data[k] for k in ("kind", "vocabulary", "max_length", "merges"))
             if kind not in KINDS or not isinstance(max_length, int) or not isinstance(vocabulary, list):
                 raise ValueError(f"of the kind {kind!r}, of {max_length!r} tokens")
             return cls([str(v) for v in vocabulary], max_length, kind, merges)
-        except Exception as error:  # the library raises a bare one where the merges do not fit the pieces
-            raise DataError(f"this is no vocabulary (kind, vocabulary, max_length, merges): {error!r}") from error
 
 
 def _bpe(**known: Any) -> Any:

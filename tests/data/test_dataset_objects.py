@@ -76,7 +76,7 @@ def test_every_kind_of_object_is_the_same_corpus(dataset: datasets.Dataset) -> N
         ([{"image": b"x", "caption": "a"}], {"text_column": "nope"}, "the list has no column 'nope'"),
         ({"url": ["http://x/y.png"], "caption": ["a"]}, {}, "the images of the dict are URLs"),
         (pa.table({"image": [b"x"]}), {"encoding": "utf-8"}, "goes with CSV, TSV and .txt, and the Table"),
-        ({"image": [coloured(0).convert("HSV")], "caption": ["a"]}, {}, "as a table: cannot write mode HSV"),
+        ({"image": [coloured(0).convert("HSV")], "caption": ["a"]}, {}, "as a table; .*: cannot write mode HSV"),
         ({"image": [b"x"], "caption": ["a"]}, {"score_columns": ["n"]}, r"score_columns .* must be text .* \['n'\]"),
     ],
 )

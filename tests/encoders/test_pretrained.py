@@ -254,7 +254,7 @@ def of_another_tokenizer(folder: Path) -> None:
     [
         (pickled, r"no model\.safetensors \(found pytorch_model\.bin, which could run code\)"),
         (missing, "lacks 1 weights, of which the first is logit_scale"),
-        (of_another_shape, r"does not hold the weights of its config\.json"),
+        (of_another_shape, r"cannot be read as the weights of its config\.json"),
         (of_another_tokenizer, r"not of one model: they prepare images and tokens of \(32, 32, 1\d\d\)"),
     ],
 )
