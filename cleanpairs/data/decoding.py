@@ -220,8 +220,7 @@ class _Worker:
             raise _no_start(": ".join([str(error), *lines[-1:]])) from error
 
     def kill(self) -> None:
-        with suppress(OSError):
-            self._process.kill()
+        self._process.kill()
 
     def close(self) -> None:
         """End the process, and close its files."""
@@ -250,7 +249,7 @@ class _Worker:
     def _end(self) -> int:
         """Kill the process if it still runs. Return its exit code."""
         with suppress(subprocess.TimeoutExpired):  # its pipe closes a moment before it is gone
-            self._process.wait(0.5 if self._process.poll() is None else 0)
+            self._process.wait(0.5)
         self.kill()
         return self._process.wait()
 
