@@ -1,5 +1,6 @@
 """Vectors of both sides that the data brings: taken without an option, with captions or without, from end to end."""
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,28 @@ def test_a_spoilt_part_is_named_or_its_row_is_quarantined(tmp_path: Path, spoil:
     except DataError as error:
         found = {67: str(error)}
     assert list(found) == [67] and told in found[67]
+
+
+def test_files_of_vectors_beside_lists_of_captions_are_refused_for_the_lists(tmp_path: Path) -> None:
+    image, text = vectors()
+    rows, words = pa.table({"captions": [["one", "two"]] * N}), "has lists of captions.* need a row each"
+    folder = embedding_folder(tmp_path / "folder", image, text, rows)
+    with warnings.catch_warnings(action="error"):
+        assert_not_loaded(words, folder)
+        texts, notes = (next((folder / name).glob("*_0.*")) for name in ("text_emb", "metadata"))
+        assert_not_loaded(words, folder / "img_emb" / "img_emb_0.npy", text_vectors=texts, captions=notes)
+
+
+@pytest.mark.parametrize("cuts", [(), (60,)])
+def test_named_columns_come_before_the_vectors_of_a_folder(tmp_path: Path, cuts: tuple[int, ...]) -> None:
+    image, text = vectors()
+    encoded = [picture(k) for k in range(N)]
+    rows = pa.table({"caption": [f"caption {i}" for i in range(N)], "other": list(2 * text), "photo": encoded})
+    folder = embedding_folder(tmp_path / "folder", image, text, rows, cuts)
+    found = load_pairs(folder, text_vectors="other")
+    np.testing.assert_array_equal(found.text_vectors, 2 * text)
+    found = load_pairs(folder, image_column="photo")
+    assert found.images.kind == "bytes" and found.images.read([N - 1]) == encoded[-1:]
 
 
 def test_noise_moves_the_vectors_with_their_captions() -> None:

@@ -66,10 +66,8 @@ class ClipRetrievalReader(ParquetReader):
                 count, (n,) = len(read_vectors(path)), count_rows([note])
                 if by_number(path)[0] != by_number(note)[0] or count != n:
                     raise DataError(f"{path} with {count} vectors does not go with {note} with {n} rows")
-        source = self.described(data, [*images, *texts, *notes], sum(count_rows(notes)), request)
-        if source.explicit_lists and texts:
-            raise DataError(f"{data} has one text vector a row; column {source.columns['text']!r} holds lists")
-        return source
+        request = replace(request, text_vectors=request.text_vectors or (VECTORS[1] if texts else None))
+        return self.described(data, [*images, *texts, *notes], sum(count_rows(notes)), request)
 
     def parts(self, source: Source) -> Parts:
         """The files of each side."""
@@ -121,14 +119,15 @@ class ClipRetrievalReader(ParquetReader):
             first += len(batch)
 
     def encoded(self, source: Source) -> ImageSource | None:
-        """The images that the rows name, if there is an image root: for thumbnails."""
-        return None if source.image_root is None else super().encoded(source)
+        """The images that the rows name. Where there are vectors, only if there is an image root: for thumbnails."""
+        return None if source.image_root is None and "features" in source.columns else super().encoded(source)
 
     def mapped(self, source: Source) -> list[np.ndarray]:
-        """The vectors, where each side is one part."""
+        """The vectors, where each side is one part, and no other column is named in its place."""
         images, texts, _ = self.parts(source)
         arrays = [self._array(p)[: source.n_rows] for p in (*images, *texts)]
-        if max(len(images), len(texts)) > 1 or not all(array.dtype.isnative for array in arrays):
+        own = set(VECTORS[: 1 + bool(texts)]) <= set(source.columns.values())
+        if not own or max(len(images), len(texts)) > 1 or not all(array.dtype.isnative for array in arrays):
             return []
         return [arrays[0][:, None] if arrays[0].ndim == 2 else arrays[0], *arrays[1:]]
 
@@ -155,7 +154,7 @@ class VectorFilesReader(ClipRetrievalReader):
             listed = ", ".join(f"{name} has {count:,}" for name, count in rows.items())
             raise DataError(f"row i of each belongs together, and their numbers of rows differ: {listed}")
         counts = ",".join(str(len(part)) for part in (*sides, notes))
-        paths, request = [*sides[0], *sides[1], *notes], replace(request, text_vectors=None)
+        paths, request = [*sides[0], *sides[1], *notes], replace(request, text_vectors=VECTORS[1] if texts else None)
         source = self.described(data, paths, n, request, files=counts)
         if captions is None or not captions.endswith(".txt"):
             return source
