@@ -346,6 +346,7 @@ def _agreement(pairs: VectorPairs, seed: int, sample: bool = False) -> Similarit
         [matched * (_above(o, c) + NUMBERS.near_share * _above(o, like)) for o, c, like in joined]
     )
     observed, null_scores, near_scores = joined[best]
+    near_scores = near_scores[matched[judged[2]].min(axis=0) > 0.5]  # what is like a wrong caption is random, or right
     correction, weight = NUMBERS.weights[best], weights_by_twins(pairs.image_group, pairs.text_group, null[1], matched)
     added, added_null = ((alone[k] - scales[0, 0]) / scales[0, 1] + correction * predicted[k] for k in (0, 1))
     calibration = calibrate(added, added_null, weight=weight, by_score=True, seed=seed)
@@ -467,9 +468,8 @@ def _above(observed: np.ndarray, null: np.ndarray) -> np.ndarray:
 
 def _first_within_two_standard_errors(values: list[np.ndarray]) -> int:
     """The first of several choices that is within two standard errors of the best. (n,) each, of the same n pairs."""
-    best = values[int(np.argmax([each.mean() for each in values]))]
-    behind = [best - each for each in values]
-    return next(i for i, d in enumerate(behind) if d.mean() <= 2 * d.std() / np.sqrt(len(d)))
+    best = max(values, key=lambda each: float(each.mean()))
+    return next(i for i, each in enumerate(values) if (d := best - each).mean() <= 2 * d.std() / np.sqrt(len(d)))
 
 
 def one_space(observed: np.ndarray, null: np.ndarray, *, least_z: float = 5.0) -> bool:

@@ -365,15 +365,35 @@ def test_of_two_spaces_nothing_is_said(n: int) -> None:
     assert similarity_agreement(VectorPairs(images[:50], texts[:50], groups[0][:50], at[:50])) is None
 
 
-def test_captions_swapped_with_the_nearest_are_told(tmp_path: Path) -> None:
-    images, texts, _, _ = cone(800, 0.0, spread=0.5, seed=3)
+def swapped_with_near(texts: np.ndarray, share: float, random: float = 0.0) -> np.ndarray:
+    """Whose caption each has: a ``share`` swap with one of the five nearest, a ``random`` share rotate."""
+    n, order = len(texts), np.random.default_rng(0).permutation(len(texts))
     S = texts @ texts.T
     np.fill_diagonal(S, -1)
-    at, free = np.arange(800), np.ones(800, bool)
-    for i in np.random.default_rng(0).permutation(800):
+    at, moved = np.arange(n), order[: round(random * n)]
+    at[moved] = np.roll(moved, 1)
+    free, least = at == np.arange(n), 1 - random - share
+    for i in order:
         j = next((j for j in np.argsort(-S[i])[:5] if free[j]), i)
-        if free[i] and free.mean() > 0.7:
+        if free[i] and free.mean() > least:
             at[i], at[j], free[i], free[j] = j, i, False, False
+    return at
+
+
+@pytest.mark.parametrize("random", [0.1, 0.2, 0.4])
+def test_the_bound_counts_near_captions_beside_random_ones(random: float) -> None:
+    """What is most like a wrong caption is random to the image, and shows nothing of near ones."""
+    images, texts, _, _ = cone(800, 0.0, spread=0.5, seed=3)
+    at = swapped_with_near(texts, 0.2, random)
+    found = similarity_agreement(VectorPairs(images, texts[at], np.arange(800), at))
+    assert found is not None and found.near == (random < 0.15)
+    estimate, wrong = found.calibration.noise_rate(800), (at != np.arange(800)).mean()
+    assert wrong < (estimate.high if found.near else found.bound(estimate)) < wrong + 0.25
+
+
+def test_captions_swapped_with_the_nearest_are_told(tmp_path: Path) -> None:
+    images, texts, _, _ = cone(800, 0.0, spread=0.5, seed=3)
+    at = swapped_with_near(texts, 0.3)
     wrong = at != np.arange(800)
     found = similarity_agreement(VectorPairs(images, texts[at], np.arange(800), at))
     assert found is not None and found.near and found.settled
