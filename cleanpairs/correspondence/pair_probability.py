@@ -81,7 +81,7 @@ class PairNumbers:
     least_right: int = 30
     near: int = 20
     most_exact: int = 8192
-    most_edges: int = 1 << 26
+    most_edges: int = 1 << 28
     random: int = 60_000
     block: int = 64
     step: int = 4096
