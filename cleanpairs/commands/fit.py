@@ -2,6 +2,7 @@
 
 import shlex
 import time
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -30,7 +31,7 @@ from cleanpairs.data.formats.vectors import splits_of
 from cleanpairs.data.guard import data_inputs, refuse_inputs, same_file
 from cleanpairs.data.inspection import grouped
 from cleanpairs.data.locks import output_lock
-from cleanpairs.data.readers import options_for_others
+from cleanpairs.data.readers import options_for_others, reader_of
 from cleanpairs.data.text import visible
 from cleanpairs.estimators import PairCleaner, PairScorer
 from cleanpairs.estimators.encoders import GIVEN, text_encoder_for
@@ -198,6 +199,12 @@ def _input(recipe: Recipe, estimator: PairScorer, backbone_named: bool, streamed
         streamed = StreamedFit.of(estimator, open_source(data.train, **options), streamed_from)
     pairs = load_pairs(data.train, **options) if streamed is None else streamed.pairs
     remember_user_path(data.train, options)
+    source = pairs.source if streamed is None else streamed.source
+    if {"correspondence", "action", "source_key"} <= set(reader_of(source).stored_schema(source).names):
+        warnings.warn(
+            "this data is an export: the dropped pairs are missing, so the noise rate comes out too low; the report of "
+            "the run that was exported says how many mismatched pairs to expect", stacklevel=1,
+        )  # fmt: skip
     if (
         backbone_named
         and isinstance(estimator, PairCleaner)

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import warnings
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -20,8 +21,10 @@ from cleanpairs.commands.run import ANSWERS, PLAN, Run
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.correspondence import pair_probability
 from cleanpairs.correspondence.pair_probability import PairNumbers
+from cleanpairs.data import load_pairs
 from cleanpairs.engine import make_engine
 from cleanpairs.estimators import scorer
+from cleanpairs.export import export_pairs
 from cleanpairs.repair.actions import REMATCHED
 from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.repair.planning import judged_pairs
@@ -283,3 +286,14 @@ def test_images_of_rows_with_lists_of_captions_are_not_replaced(tmp_path: Path) 
     run = fit(data, "image_encoder=features", "epochs=1", "batch_size=16", method="infonce", backbone="mlp")
     with pytest.raises(ConfigError, match="--captions split"):
         rematch_run(run, tmp_path / "plan.parquet", RepairSettings(targets="image"))
+
+
+def test_a_fit_of_an_export_says_what_is_missing(tmp_path: Path) -> None:
+    """The wrong pairs that the rate is read from are gone: it would be believed."""
+    data, clean = write(tmp_path / "data.parquet", 200, 0.4), tmp_path / "out" / "clean.parquet"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        first = fit(data)
+    export_pairs(load_pairs(data), in_memory(first, None, tmp_path / "plan.parquet"), clean)
+    with pytest.warns(UserWarning, match="the noise rate comes out too low"):
+        fit(clean)
