@@ -755,10 +755,14 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         DataError
             A correspondence is not in [0, 1].
         RefusedError
-            ``max_wrong`` without probabilities, or fewer than 30 pairs are known to be that pure.
+            ``max_wrong`` without probabilities or for other scores than those of ``fit``, or fewer than 30 pairs are
+            known to be that pure.
         """
         self._fitted()
-        y = np.asarray(self.correspondence_ if correspondence is None else correspondence, dtype=np.float32)
+        own = self.correspondence_
+        y = np.asarray(own if correspondence is None else correspondence, dtype=np.float32)
+        if max_wrong is not None and len(own) and not np.array_equal(y, own.astype(np.float32), equal_nan=True):
+            raise RefusedError("max_wrong is promised of the scores of fit: others are no probabilities of their data")
         return cut_at(y[np.isfinite(y)], self.calibration_, self.method_name, max_wrong=max_wrong, keep=keep)
 
     def rematch(

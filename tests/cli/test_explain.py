@@ -19,6 +19,7 @@ import pytest
 
 from cleanpairs import CRCL, load_pairs
 from cleanpairs.commands.run import Run, write_scores
+from cleanpairs.core.errors import RefusedError
 from cleanpairs.core.plain import percent
 from cleanpairs.review.log import DecisionLog
 from tests.conftest import Command, assert_refused
@@ -270,6 +271,9 @@ def test_answers_of_a_csv_count_at_once_and_for_a_new_fit(command: Command, run:
     assert model.calibrate("answers.csv").threshold_ == answered.threshold == model.threshold_
     cut = model.threshold_for(max_wrong=0.5)
     assert cut.kept == N - 12 and "% are mismatched  (95 %" in str(cut)  # what is known to be wrong is never kept
+    with pytest.raises(RefusedError, match="no probabilities of their data"):
+        model.threshold_for(max_wrong=0.5, correspondence=model.correspondence_**0.5)
+    assert model.threshold_for(keep=0.5, correspondence=model.correspondence_**0.5).kept >= N // 2
     data = Run.open(run).info["input"]["data"]
     fit = "--method infonce --epochs 1 --batch-size 16 --out other --json".split()
     code, out, err = command("fit", data, *fit)
