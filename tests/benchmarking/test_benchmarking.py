@@ -13,15 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from cleanpairs import Pairs, detection, load_pairs
 from cleanpairs.benchmarking import Bench, BenchResult, run_bench, summarise, to_markdown, to_text
 from cleanpairs.benchmarking import bench as bench_module
 from cleanpairs.benchmarking.bench import repair_quality, run_cell
 from cleanpairs.benchmarking.settings import choose_methods, load_splits, method_settings
 from cleanpairs.benchmarking.table import plot
 from cleanpairs.core.errors import ConfigError, DataError, OutputExistsError, RefusedError
-from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.noise import Noise, apply_noise, inject_noise, noise_of
-from cleanpairs.scoring.evaluate import detection
 from tests.helpers import csv_rows, picture, write_corpus
 
 SMALL = "epochs=2 dim=8 dim_word=8 batch_size=8 eval_group_size=8 device=cpu lr=0.01 tau=0.1".split()

@@ -9,10 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from cleanpairs import inject_noise, load_pairs
 from cleanpairs.benchmarking import bench
 from cleanpairs.core.plain import percent
-from cleanpairs.data import load_pairs
-from cleanpairs.data.noise import inject_noise
 from tests.conftest import Command, assert_refused
 from tests.helpers import write_corpus
 

@@ -15,15 +15,14 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
+from cleanpairs import RepairPlan, diff_export, export_pairs
 from cleanpairs.cli import cli
 from cleanpairs.cli.diff import _change
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data import ParquetSink, load_pairs
-from cleanpairs.export import diff_export, export_pairs
 from cleanpairs.export.diff import Change
 from cleanpairs.ops.columns import with_columns
 from cleanpairs.repair.actions import REASONS
-from cleanpairs.repair.plan import RepairPlan
 from tests.helpers import picture as png
 from tests.helpers import plan_of, write_table
 

@@ -7,12 +7,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from cleanpairs import Auto
+from cleanpairs import Auto, clipart_path, load_pairs
 from cleanpairs.commands import demo
 from cleanpairs.commands.demo import run_demo
 from cleanpairs.core.errors import OutputExistsError
-from cleanpairs.data import load_pairs
-from cleanpairs.datasets import clipart_path
 
 pytestmark = pytest.mark.slow
 SENTENCES = True  # see conftest.py

@@ -10,8 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from cleanpairs import ClipScore, InfoNCE
-from cleanpairs.commands.ray_data import ScorePairs
+from cleanpairs import ClipScore, InfoNCE, ScorePairs
 from cleanpairs.commands.score import score_stream
 from cleanpairs.core.errors import ConfigError, DataError
 

@@ -13,13 +13,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from cleanpairs import ClipScore
+from cleanpairs import ClipScore, load_pairs
 from cleanpairs.commands.fit import _result, fit_run, result_table
 from cleanpairs.commands.rematch import chosen_cut
 from cleanpairs.commands.run import LATEST, PLAN, Run, default_run_path, mistyped, write_scores
 from cleanpairs.core.errors import ConfigError, DataError, OutputError, OutputExistsError, RefusedError
 from cleanpairs.core.recipe import Recipe
-from cleanpairs.data import load_pairs
 from cleanpairs.data.guard import same_file
 from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
 from tests.helpers import cone, fit_beside, unit, vector_column, write_table

@@ -10,13 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from cleanpairs import load_pairs
+from cleanpairs import image_matrix, load_pairs
 from cleanpairs.cli import cli
 from cleanpairs.core.errors import ConfigError, DataError, ResourceError
 from cleanpairs.core.limits import LIMITS, limit, parse_bytes
 from cleanpairs.core.regular import reading
 from cleanpairs.data import read_image
-from cleanpairs.features import image_matrix
 from tests.conftest import code_of
 from tests.helpers import picture
 

@@ -10,13 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from cleanpairs import ClipScore, InfoNCE, apply_noise, corrupt, inject_noise
 from cleanpairs.core.errors import ConfigError, DataError, OutputExistsError, RefusedError
 from cleanpairs.data import Pairs, iter_tables, load_pairs
 from cleanpairs.data.inspection import inspect_pairs
-from cleanpairs.data.noise import apply_noise, corrupt, inject_noise
 from cleanpairs.export.writing import refuse_changed_input
-from cleanpairs.methods.clip_score import ClipScore
-from cleanpairs.methods.plain import InfoNCE
 from tests.helpers import assert_not_loaded, embedding_folder, picture, write_table
 
 N, D = 120, 8

@@ -14,12 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from cleanpairs import InfoNCE, Pairs, load_pairs
 from cleanpairs.core.errors import DataError
-from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.noise import load_truth
 from cleanpairs.data.text import normalise_text, text_groups
 from cleanpairs.encoders.tokenizer import UNKNOWN, Tokenizer, characters, words
-from cleanpairs.methods.plain import InfoNCE
 from tests.helpers import picture, write_tar
 
 

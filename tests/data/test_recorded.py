@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cleanpairs import PairCleaner, load_pairs
+from cleanpairs import PairCleaner, RepairPlan, load_pairs
 from cleanpairs.commands.export import export_plan, push_run
 from cleanpairs.commands.run import Run
 from cleanpairs.core.errors import ConfigError, DataError
@@ -22,7 +22,6 @@ from cleanpairs.data.recorded import TRUST
 from cleanpairs.estimators.persistence import FORMAT
 from cleanpairs.export import push_export
 from cleanpairs.export.manifest import open_export
-from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.verification import verify_path
 from tests import helpers
 from tests.helpers import picture, write_table

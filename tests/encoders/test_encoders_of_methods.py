@@ -13,13 +13,12 @@ from click.testing import CliRunner
 from PIL import Image
 from torch import Tensor, nn
 
-from cleanpairs import CRCL, Pairs, load_pairs
+from cleanpairs import CRCL, ClipScore, Pairs, load_pairs
 from cleanpairs.cli import cli
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.core.registry import METHODS
 from cleanpairs.encoders.module_encoder import ModuleEncoder
 from cleanpairs.encoders.pretrained import PretrainedCLIP
-from cleanpairs.methods.clip_score import ClipScore
 from tests.encoders.conftest import made, save_bert
 from tests.helpers import StopAt, reloaded, sized, write_table
 

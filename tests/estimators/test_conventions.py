@@ -16,11 +16,23 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.utils import estimator_checks
 from sklearn.utils.validation import check_is_fitted
 
-from cleanpairs import CRCL, Auto, ClipScore, InfoNCE, PairScorer, detection, export_pairs, filter_reasons, write_report
+from cleanpairs import (
+    CRCL,
+    Auto,
+    ClipScore,
+    InfoNCE,
+    Pairs,
+    PairScorer,
+    apply_noise,
+    detection,
+    export_pairs,
+    filter_reasons,
+    inject_noise,
+    load_pairs,
+    write_report,
+)
 from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError
 from cleanpairs.core.registry import METHODS
-from cleanpairs.data import Pairs, load_pairs
-from cleanpairs.data.noise import apply_noise, inject_noise
 from cleanpairs.features import ImageMatrix
 from tests.helpers import sentences
 

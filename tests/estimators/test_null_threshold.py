@@ -5,12 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cleanpairs.data import Pairs
-from cleanpairs.data.noise import apply_noise, inject_noise
+from cleanpairs import RCL, Pairs, apply_noise, detection, inject_noise
 from cleanpairs.estimators.null_threshold import null_threshold
-from cleanpairs.methods.rcl import RCL
 from cleanpairs.ops.normalised_similarity import VectorPairs
-from cleanpairs.scoring.evaluate import detection
 
 N, D = 400, 32
 

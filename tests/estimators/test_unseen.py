@@ -8,10 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cleanpairs import Auto, InfoNCE, Pairs, load_pairs
-from cleanpairs.commands.ray_data import ScorePairs
+from cleanpairs import Auto, InfoNCE, Pairs, ScorePairs, apply_noise, inject_noise, load_pairs
 from cleanpairs.commands.score import score_stream
-from cleanpairs.data.noise import apply_noise, inject_noise
 from cleanpairs.estimators.null_threshold import BLOCK, BLOCKS, spread_blocks
 from tests.conftest import Command
 

@@ -6,9 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cleanpairs import ClipScore, InfoNCE
+from cleanpairs import ClipScore, InfoNCE, Pairs
 from cleanpairs.core.errors import ConfigError
-from cleanpairs.data.pairs import Pairs
 from cleanpairs.explain import ISSUES, Explainer
 from tests.helpers import unit
 

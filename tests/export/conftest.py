@@ -8,9 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cleanpairs.data import Pairs, load_pairs
-from cleanpairs.export import restore_export
-from cleanpairs.repair.plan import RepairPlan
+from cleanpairs import Pairs, RepairPlan, load_pairs, restore_export
 from tests.helpers import picture, plan_of
 
 

@@ -9,10 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from cleanpairs import load_pairs
+from cleanpairs import export_pairs, load_pairs
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data.table_reader import IMAGE_TYPE
-from cleanpairs.export import export_pairs
 from cleanpairs.export.writing import Export, ExportSettings
 from cleanpairs.verification import verify_path
 from tests.helpers import picture, write_pictures, write_table

@@ -13,10 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cleanpairs.data import Pairs, load_pairs
-from cleanpairs.export import export_pairs
+from cleanpairs import Pairs, RepairPlan, export_pairs, load_pairs
 from cleanpairs.ops.columns import with_columns
-from cleanpairs.repair.plan import RepairPlan
 from tests.helpers import write_table
 
 from .conftest import restored

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cleanpairs import Pairs, diff_export, export_pairs, load_pairs
 from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError, OutputExistsError
-from cleanpairs.data import Pairs, load_pairs
-from cleanpairs.export import diff_export, export_pairs
 from cleanpairs.export.writing import ExportWork
 from cleanpairs.repair.plan import RepairPlan, wrong_in_output
 from cleanpairs.verification import verify_path

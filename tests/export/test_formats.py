@@ -10,9 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from cleanpairs import export_pairs, load_pairs, restore_export
 from cleanpairs.core.errors import ConfigError, OutputExistsError
-from cleanpairs.data import load_pairs
-from cleanpairs.export import export_pairs, restore_export
 from cleanpairs.export.formats import FORMATS, choose_format
 
 from .conftest import named

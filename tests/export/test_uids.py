@@ -10,9 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from cleanpairs import diff_export, export_pairs, load_pairs, restore_export
 from cleanpairs.core.errors import ConfigError, DataError
-from cleanpairs.data import load_pairs
-from cleanpairs.export import diff_export, export_pairs, restore_export
 from cleanpairs.ops.columns import with_columns
 from cleanpairs.repair.actions import REASONS, UNDETERMINED
 from cleanpairs.verification import verify_path

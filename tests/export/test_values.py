@@ -10,9 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from cleanpairs import export_pairs, load_pairs
 from cleanpairs.core.errors import ConfigError, DataError, OutputError
-from cleanpairs.data import load_pairs
-from cleanpairs.export import export_pairs
 from cleanpairs.export.formats import FORMATS
 from cleanpairs.export.layout import StoredRows
 from cleanpairs.verification import verify_path

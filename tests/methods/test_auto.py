@@ -10,16 +10,14 @@ import pytest
 from scipy.stats import spearmanr
 from sklearn.metrics import roc_auc_score
 
-from cleanpairs import Auto, Pairs
+from cleanpairs import Auto, ClipScore, Pairs, apply_noise, inject_noise
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.correspondence.agreement import NeighbourAgreement, normalised_agreement, nothing_known
 from cleanpairs.correspondence.calibration import Estimate, positions
-from cleanpairs.data.noise import apply_noise, inject_noise
 from cleanpairs.estimators import PairScorer, scorer
 from cleanpairs.estimators.spaces import frozen_spaces
 from cleanpairs.methods import auto_training, untrained
 from cleanpairs.methods.auto_training import AutoTraining, first_within_one_standard_error
-from cleanpairs.methods.clip_score import ClipScore
 from cleanpairs.methods.untrained import plant
 from cleanpairs.ops.normalised_similarity import VectorPairs
 from cleanpairs.trainer.context import EpochContext

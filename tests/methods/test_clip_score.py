@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cleanpairs import Pairs
+from cleanpairs import ClipScore, Pairs
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.encoders.pretrained import PretrainedCLIP
-from cleanpairs.methods.clip_score import ClipScore
 from tests.encoders.conftest import made, save_clip
 from tests.helpers import picture
 

@@ -6,10 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from cleanpairs import InfoNCE, PairCleaner, Pairs, load_pairs
+from cleanpairs import ClipScore, InfoNCE, PairCleaner, Pairs, load_pairs
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.core.recipe import Recipe
-from cleanpairs.methods.clip_score import ClipScore
 from tests.helpers import reloaded, write_table
 
 CAPTIONS = [f"caption number {i}" for i in range(60)]

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import csv
 
-from cleanpairs import ClipScore, Pairs, load_pairs
+from cleanpairs import ClipScore, InfoNCE, Pairs, RepairPlan, load_pairs, restore_export, write_report
 from cleanpairs.commands.export import export_run
 from cleanpairs.commands.fit import result_table
 from cleanpairs.commands.rematch import rematch_run
@@ -20,13 +20,9 @@ from cleanpairs.commands.run import Run
 from cleanpairs.correspondence.displacement import Displacement
 from cleanpairs.estimators.frozen import displaced_in_vectors
 from cleanpairs.estimators.spaces import displaced_between_spaces
-from cleanpairs.export import restore_export
-from cleanpairs.methods.plain import InfoNCE
 from cleanpairs.ops import normalised_similarity
 from cleanpairs.repair.displaced import misplaced, moves_and_misplaced, moves_of
-from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.repair.settings import RepairSettings
-from cleanpairs.report import write_report
 from cleanpairs.verification.verifying import verify_path
 from tests.helpers import fit_beside, unit, vector_column, write_table
 

@@ -10,9 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from cleanpairs import Pairs, export_pairs, load_pairs
 from cleanpairs.core.errors import DataError, OutputExistsError
-from cleanpairs.data import Pairs, load_pairs
-from cleanpairs.export import export_pairs
 from cleanpairs.ops.columns import with_columns
 from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
 from tests.helpers import plan_of as by_hand

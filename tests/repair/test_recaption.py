@@ -10,11 +10,10 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 
-from cleanpairs import CRCL, Pairs
+from cleanpairs import CRCL, Pairs, RepairPlan
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data.images import encoded_list
 from cleanpairs.ops.columns import with_columns
-from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.repair.recaption import recaption
 from tests.encoders.test_captioner import save_vit_gpt2
 from tests.helpers import encoded, plan_of

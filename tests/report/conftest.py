@@ -5,8 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from cleanpairs.data.pairs import Pairs
-from cleanpairs.repair.plan import RepairPlan
+from cleanpairs import Pairs, RepairPlan
 from tests import helpers
 
 

@@ -9,9 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from cleanpairs.audit import draw_sample, evaluate_audit
-from cleanpairs.data import load_pairs
-from cleanpairs.report import write_report
+from cleanpairs import draw_sample, evaluate_audit, load_pairs, write_report
 from tests.helpers import write_table
 
 from .conftest import plan_of, png

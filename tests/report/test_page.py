@@ -14,11 +14,9 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 
-from cleanpairs import InfoNCE
+from cleanpairs import InfoNCE, Pairs, write_report
 from cleanpairs.core.errors import CleanpairsError, OutputExistsError
-from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.text import visible
-from cleanpairs.report import write_report
 from cleanpairs.report.outcome import outcome_of
 from cleanpairs.report.page import MAX_BYTES
 from tests.helpers import encoded

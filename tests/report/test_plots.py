@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from cleanpairs import CRCL
+from cleanpairs import CRCL, Pairs
 from cleanpairs.core.errors import ConfigError, DataError, NotFittedError
-from cleanpairs.data.pairs import Pairs
 from cleanpairs.report import plot_pairs, plot_scores, plot_training
 from tests.helpers import picture
 

@@ -11,9 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 from scipy.stats import spearmanr
 
+from cleanpairs import Pairs, load_pairs
 from cleanpairs.core.errors import ConfigError, DataError
-from cleanpairs.data import load_pairs
-from cleanpairs.data.pairs import Pairs
 from cleanpairs.report.gallery import Cards, compare_scores, donors, duplicates, precomputed_scores
 from cleanpairs.report.outcome import Outcome, outcome_of, slice_tables
 from cleanpairs.report.page import story

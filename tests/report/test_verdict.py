@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from cleanpairs import Pairs, RepairPlan
 from cleanpairs.core.plain import percent
 from cleanpairs.correspondence.calibration import Calibration, calibrate, positions
-from cleanpairs.data.pairs import Pairs
-from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.report.outcome import outcome_of
 from cleanpairs.report.page import verdict
 

@@ -10,12 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from cleanpairs import Pairs, RepairPlan, load_pairs
 from cleanpairs.audit import AuditSample, draw_sample
 from cleanpairs.correspondence.calibration import Calibration, calibrate
-from cleanpairs.data import load_pairs
-from cleanpairs.data.pairs import Pairs
 from cleanpairs.explain import Explainer
-from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.review.log import DecisionLog
 from cleanpairs.review.server import LabelServer
 from cleanpairs.review.session import Session

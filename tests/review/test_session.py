@@ -10,11 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cleanpairs.audit import evaluate_audit
+from cleanpairs import RepairPlan, evaluate_audit
 from cleanpairs.commands.export import export_plan
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.core.plain import percent
-from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.report.outcome import outcome_of
 from cleanpairs.report.page import verdict
 from cleanpairs.review.session import Session

@@ -10,13 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cleanpairs import load_pairs
+from cleanpairs import RepairPlan, export_pairs, load_pairs
 from cleanpairs.commands.run import SCORES_SCHEMA, write_scores
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.plain import plain
-from cleanpairs.export import export_pairs
 from cleanpairs.ops.columns import with_columns
-from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.verification import Verification, kind_of, verify_path
 from tests.helpers import edit_exported, fit_beside, plan_of, vector_column, write_table
 
