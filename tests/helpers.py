@@ -177,10 +177,15 @@ def research(folder: Path, images: np.ndarray, captions: Iterable[str], split: s
     return folder
 
 
+def assert_raises(kind: Any, words: str, call: Callable[..., Any], /, *given: Any, **named: Any) -> None:
+    """The call itself raises an error of this kind, whose message these words match, a pattern."""
+    with pytest.raises(kind, match=words):
+        call(*given, **named)
+
+
 def assert_not_loaded(words: str, data: Any, **options: Any) -> None:
     """The data is refused with a :class:`DataError`, whose message these words match, a pattern."""
-    with pytest.raises(DataError, match=words):
-        load_pairs(data, **options)
+    assert_raises(DataError, words, load_pairs, data, **options)
 
 
 def fit_beside(data: Path, *overrides: str, streamed_from: int = 50_000, **options: Any) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from cleanpairs.methods.crcl import ActiveComplementaryLoss
 from cleanpairs.methods.decl import EvidentialLoss
 from cleanpairs.methods.rcl import ComplementaryLoss
 from cleanpairs.objectives import InfoNCELoss, InfoNCEWithRCE, TripletLoss
-from tests.helpers import TINY, WORDS, StopAt, corpus, meta_set, sized
+from tests.helpers import TINY, WORDS, StopAt, assert_raises, corpus, meta_set, sized
 
 FITTED = {"epochs": 8}  # enough to know something about pairs never seen
 
@@ -110,8 +110,7 @@ def test_params_clone_repr(method: Any) -> None:
     assert set(model.get_params()) == set(inspect.signature(method).parameters)
     assert copied.set_params(eval_group_size=9) is copied
     assert (copied.eval_group_size, model.eval_group_size) == (9, TINY["eval_group_size"])
-    with pytest.raises(ValueError, match="nonsense"):
-        model.set_params(nonsense=1)
+    assert_raises(ValueError, "nonsense", model.set_params, nonsense=1)
     assert repr(model).startswith(method.__name__ + "(") and "eval_group_size=16" in repr(model)
     assert eval(repr(model), {method.__name__: method}).get_params() == model.get_params()
 
@@ -129,8 +128,7 @@ def test_before_fit_everything_says_so(method: Any, tmp_path: Path) -> None:
         lambda: model.save_pretrained(tmp_path / "m"),
     ]
     for call in calls:
-        with pytest.raises(NotFittedError, match=method.__name__):
-            call()
+        assert_raises(NotFittedError, method.__name__, call)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -217,10 +215,8 @@ def test_encodings_are_unit_vectors(trained: Any, fitted: Any) -> None:
     np.testing.assert_array_equal(model.encode_images(pairs.images.array()), z_image)
     np.testing.assert_array_equal(model.encode_images(pairs.images.array()[:, 0]), z_image)
     assert model.encode_texts([]).shape == (0, dim)
-    with pytest.raises(ConfigError, match="list"):
-        model.encode_texts("a single caption is not a list of captions")
-    with pytest.raises(DataError, match="caption 1 is 5, and captions are text"):
-        model.encode_texts(["a", 5])
+    assert_raises(ConfigError, "list", model.encode_texts, "a single caption is not a list of captions")
+    assert_raises(DataError, "caption 1 is 5, and captions are text", model.encode_texts, ["a", 5])
     np.testing.assert_array_equal(model.encode_texts([float("nan")]), model.encode_texts([""]))
     np.testing.assert_array_equal(model.encode_images(pairs.images.array().astype(">f4")), z_image)
     assert 0 <= model.evaluate(pairs).rsum <= 600
@@ -231,8 +227,7 @@ def test_vectors_of_another_size_are_refused(method: Any, fitted: Any) -> None:
     texts = None if method.needs_training else np.ones((2, 5), np.float32)
     other = Pairs.from_arrays(["a", "b"], features=np.zeros((2, 5), np.float32), text_vectors=texts)
     for call in (model.score_pairs, model.rematch, model.evaluate, model.encode_images):
-        with pytest.raises(DataError, match=r"16.*5"):
-            call(other)
+        assert_raises(DataError, r"16.*5", call, other)
 
 
 def test_rematch_plans_and_changes_nothing(method: Any, fitted: Any) -> None:
@@ -342,8 +337,7 @@ def test_a_failed_refit_leaves_nothing_half_fitted(trained: Any, fitted: Any) ->
 
 def test_few_pairs(method: Any, fitted: Any, tmp_path: Path) -> None:
     for n, error, words in ((0, DataError, "no pair"), (1, RefusedError, "at least 2")):
-        with pytest.raises(error, match=words):
-            tiny(method).fit(suited(method, corpus(n)))
+        assert_raises(error, words, tiny(method).fit, suited(method, corpus(n)))
     pairs = suited(method, corpus(2))
     model = tiny(method).fit(pairs)
     loaded = method.from_pretrained(model.save_pretrained(tmp_path / "m"))
@@ -354,10 +348,8 @@ def test_few_pairs(method: Any, fitted: Any, tmp_path: Path) -> None:
     none = suited(method, corpus(0))
     assert len(model.score_pairs(none)) == len(model.predict(none)) == len(model.rematch(none).table) == 0
     assert np.isfinite(model.score_pairs(suited(method, corpus(1, seed=8)))).all()
-    with pytest.raises(DataError, match="val holds no usable pair"):
-        tiny(method).fit(suited(method, corpus(40)), val=none)
-    with pytest.raises(DataError, match="at least one"):
-        model.evaluate(none)
+    assert_raises(DataError, "val holds no usable pair", tiny(method).fit, suited(method, corpus(40)), val=none)
+    assert_raises(DataError, "at least one", model.evaluate, none)
 
 
 @pytest.mark.parametrize("constant", ["captions", "vectors", "both", "both, duplicates are negatives"])
@@ -407,12 +399,10 @@ def test_a_resumed_fit_is_the_same(trained: Any, tmp_path: Path) -> None:
     resumed = tiny(trained).fit(pairs, run_dir=tmp_path, resume=True)
     np.testing.assert_array_equal(resumed.correspondence_, whole.correspondence_)
     np.testing.assert_array_equal(resumed.score_pairs(pairs), whole.score_pairs(pairs))
-    with pytest.raises(DataError, match="other data or settings"):
-        tiny(trained, lr=1e-3).fit(pairs, run_dir=tmp_path, resume=True)
+    assert_raises(DataError, "other data or settings", tiny(trained, lr=1e-3).fit, pairs, run_dir=tmp_path, resume=True)
     with pytest.raises(DataError, match="other data or settings"):
         tiny(trained).fit(corpus(40, seed=2), run_dir=tmp_path, resume=True)
-    with pytest.raises(ConfigError, match="needs the run_dir"):
-        tiny(trained).fit(pairs, resume=True)
+    assert_raises(ConfigError, "needs the run_dir", tiny(trained).fit, pairs, resume=True)
 
 
 # -- objectives -----------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from sklearn.metrics import roc_auc_score
 from cleanpairs import PairCleaner
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.registry import METHODS, Registry
-from tests.helpers import corpus, reloaded
+from tests.helpers import assert_raises, corpus, reloaded
 
 PAGE = Path(__file__).parents[1] / "CONTRIBUTING.md"
 
@@ -41,5 +41,4 @@ def test_a_method_is_one_file_and_one_line(tmp_path: Path, monkeypatch: pytest.M
     assert type(method.from_pretrained(tmp_path / "model")) is method
     with pytest.raises(DataError, match="method 'gce' is not registered; load it by its own class"):
         PairCleaner.from_pretrained(tmp_path / "model")
-    with pytest.raises(Exception, match="q of gce must be"):
-        method(q=2).fit(pairs)
+    assert_raises(Exception, "q of gce must be", method(q=2).fit, pairs)

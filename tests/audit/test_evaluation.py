@@ -28,7 +28,7 @@ from cleanpairs.audit.sample import stratum_of
 from cleanpairs.core.errors import ConfigError, DataError, OutputExistsError, RefusedError
 from cleanpairs.correspondence.calibration import Calibration, calibrate, positions
 from cleanpairs.data.pairs import Pairs
-from tests.helpers import csv_rows, picture
+from tests.helpers import assert_raises, csv_rows, picture
 from tests.helpers import write_csv_rows as save
 
 
@@ -147,8 +147,7 @@ def test_refusals() -> None:
         (labelled(s, wrong), 1 - y, 0.1, DataError, "other scores"),
         (labelled(s, wrong), y[:3], 0.1, DataError, "the run has 3"),
     ):
-        with pytest.raises(error, match=words):
-            evaluate_audit(sample, scores, threshold=threshold)
+        assert_raises(error, words, evaluate_audit, sample, scores, threshold=threshold)
 
 
 # -- The draw: every stratum by its size, most pairs where decisions are, and an order that tells nothing -------------
@@ -198,8 +197,7 @@ def test_small_and_equal_scores(values: list[float]) -> None:
     ],
 )  # fmt: skip
 def test_refusals_of_a_draw(scores: list[float], n: int, threshold: float, error: type[Exception], words: str) -> None:
-    with pytest.raises(error, match=words):
-        draw_sample(scores, n, threshold=threshold)
+    assert_raises(error, words, draw_sample, scores, n, threshold=threshold)
 
 
 # -- What calibrated scores let expect of a threshold, against the truth ----------------------------------------------
@@ -235,14 +233,10 @@ def test_near_the_truth(width: float) -> None:
 
 def test_scores_that_nobody_calibrated_let_expect_nothing() -> None:
     y, _, calibration = drawn(1.0)
-    with pytest.raises(RefusedError, match="expected precision and recall"):
-        expected_quality(y, None)
-    with pytest.raises(RefusedError, match="expected precision and recall"):
-        expected_quality([], calibration)
-    with pytest.raises(DataError, match=r"in \[0, 1\]"):
-        expected_quality([2.0] * 30, calibration)
-    with pytest.raises(ConfigError, match=">= 0 and <= 1, found 3"):
-        expected_quality(y, calibration, threshold=3.0)
+    assert_raises(RefusedError, "expected precision and recall", expected_quality, y, None)
+    assert_raises(RefusedError, "expected precision and recall", expected_quality, [], calibration)
+    assert_raises(DataError, r"in \[0, 1\]", expected_quality, [2.0] * 30, calibration)
+    assert_raises(ConfigError, ">= 0 and <= 1, found 3", expected_quality, y, calibration, threshold=3.0)
 
 
 # -- The labels: a CSV that spreadsheets open, with pictures beside it, and the way back ------------------------------
@@ -389,10 +383,8 @@ def test_an_update_leaves_what_a_person_has_added(tmp_path: Path, pairs: Pairs) 
 def test_all_labels_of_quarantined_pairs_are_counted(tmp_path: Path, n: int, words: str) -> None:
     y = np.where(np.arange(9) < n, np.nan, 0.5)
     (tmp_path / "a.csv").write_text("pair_id,matched\n" + "".join(f"{i},1\n" for i in range(9)), encoding="utf-8")
-    with pytest.raises(DataError, match=f"a.csv: {words}"):
-        read_answers(tmp_path / "a.csv", correspondence=y)
-    with pytest.raises(DataError, match=words):
-        Answered.of(y, dict.fromkeys(range(9), True))
+    assert_raises(DataError, f"a.csv: {words}", read_answers, tmp_path / "a.csv", correspondence=y)
+    assert_raises(DataError, words, Answered.of, y, dict.fromkeys(range(9), True))
 
 
 @pytest.mark.parametrize("right", [True, False])
@@ -438,7 +430,5 @@ def test_unreadable_files(tmp_path: Path) -> None:
     for content, words in ((b"caf\xe9", "UTF-8"), (b"", "no row"), (b'pair_id,key\n"' + b"x" * 200_000, "missing")):
         path = tmp_path / "l.csv"
         path.write_bytes(content)
-        with pytest.raises(DataError, match=words):
-            read_labels(path, keys=["a"], correspondence=[0.5])
-    with pytest.raises(DataError, match="cannot be read"):
-        read_labels(tmp_path / "none.csv", keys=[], correspondence=[])
+        assert_raises(DataError, words, read_labels, path, keys=["a"], correspondence=[0.5])
+    assert_raises(DataError, "cannot be read", read_labels, tmp_path / "none.csv", keys=[], correspondence=[])

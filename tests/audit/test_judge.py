@@ -13,7 +13,7 @@ from cleanpairs import Pairs
 from cleanpairs.audit import Answered, Opinions, second_opinions
 from cleanpairs.core.errors import ConfigError, DataError, RefusedError
 from cleanpairs.repair.chat import ChatJudge
-from tests.helpers import picture
+from tests.helpers import assert_raises, picture
 from tests.repair.test_chat import completion
 from tests.repair.test_endpoint import serving
 
@@ -108,8 +108,7 @@ NEGATIVE = (json.dumps(KNOWN.to_dict() | {name: -0.05}) for name in ("wrong_matc
 def test_opinions_are_read_back_or_refused(text: str, tmp_path: Path) -> None:
     file = tmp_path / "opinions.json"
     file.write_text(text)
-    with pytest.raises(DataError, match=r"opinions\.json cannot be read"):
-        Opinions.read(file)
+    assert_raises(DataError, r"opinions\.json cannot be read", Opinions.read, file)
     file.write_text(json.dumps(KNOWN.to_dict()))
     assert vars(Opinions.read(file)) == vars(KNOWN) and str(Opinions.read(file)) == str(KNOWN)
     assert KNOWN.in_words() == {3: "0.25: it does not belong", 4: "0.75: it belongs"}

@@ -21,7 +21,7 @@ from cleanpairs.benchmarking.settings import choose_methods, load_splits, method
 from cleanpairs.benchmarking.table import plot
 from cleanpairs.core.errors import ConfigError, DataError, OutputExistsError, RefusedError
 from cleanpairs.data.noise import Noise, apply_noise, inject_noise, noise_of
-from tests.helpers import csv_rows, picture, write_corpus
+from tests.helpers import assert_raises, csv_rows, picture, write_corpus
 
 SMALL = "epochs=2 dim=8 dim_word=8 batch_size=8 eval_group_size=8 device=cpu lr=0.01 tau=0.1".split()
 CRCL = [*SMALL, "crcl.refine_epochs=[1]", "crcl.freeze=1"]
@@ -69,8 +69,7 @@ def test_what_no_method_has_is_refused() -> None:
         (["infonce"], "epochs", "key=value"),
         (["infonce"], "limit=3", "limit"),  # of the data: no method's
     ):
-        with pytest.raises(ConfigError, match=words):
-            method_settings(methods, overrides=[override])
+        assert_raises(ConfigError, words, method_settings, methods, overrides=[override])
 
 
 def test_a_recipe_is_of_its_method_or_of_each(tmp_path: Path) -> None:
@@ -83,8 +82,7 @@ def test_a_recipe_is_of_its_method_or_of_each(tmp_path: Path) -> None:
     assert shipped.recipe == "crcl-clipart" and shipped.params["refine_epochs"]
     with pytest.raises(ConfigError, match=r"no recipe 'clippart'.*did you mean 'clipart'"):
         method_settings(["crcl"], recipe="clippart")
-    with pytest.raises(ConfigError, match="does not take part"):
-        method_settings(["infonce"], recipe=str(file))
+    assert_raises(ConfigError, "does not take part", method_settings, ["infonce"], recipe=str(file))
 
 
 def test_the_digest_is_of_all_that_counts() -> None:
@@ -99,10 +97,8 @@ def test_the_digest_is_of_all_that_counts() -> None:
 def test_methods_are_chosen_by_name() -> None:
     assert choose_methods("infonce, crcl,infonce") == ["infonce", "crcl"]
     assert {"crcl", "infonce"} <= set(choose_methods("all"))
-    with pytest.raises(ConfigError, match="did you mean 'crcl'"):
-        choose_methods("crc")
-    with pytest.raises(ConfigError, match="no method"):
-        choose_methods(" ,")
+    assert_raises(ConfigError, "did you mean 'crcl'", choose_methods, "crc")
+    assert_raises(ConfigError, "no method", choose_methods, " ,")
 
 
 # -- splits ---------------------------------------------------------------------------------------------------------
@@ -122,8 +118,7 @@ def test_siblings_are_found_and_named_ones_preferred(data: Path) -> None:
 def test_mismatched_data_is_refused(tmp_path: Path) -> None:
     table = pq.read_table(write_corpus(tmp_path / "a.parquet", 4))
     pq.write_table(table.append_column("true_mismatch", pa.array([True, True, False, False])), tmp_path / "w.parquet")
-    with pytest.raises(DataError, match="true_mismatch"):
-        load_splits(tmp_path / "w.parquet")
+    assert_raises(DataError, "true_mismatch", load_splits, tmp_path / "w.parquet")
 
 
 # -- the log --------------------------------------------------------------------------------------------------------
@@ -153,16 +148,14 @@ def test_a_line_that_is_no_row_is_named_before_anything_is_fitted(data: Path, li
     log.parent.mkdir()
     log.write_text(f"{json.dumps(ROW)}\n{line}\n")
     before = log.read_bytes()
-    with pytest.raises(DataError, match="line 2"):
-        run_bench(bench(data))
+    assert_raises(DataError, "line 2", run_bench, bench(data))
     assert log.read_bytes() == before
 
 
 def test_tables_of_somebody_else_stay(data: Path) -> None:
     (data.parent / "out").mkdir()
     (data.parent / "out" / "table.md").write_text("mine")
-    with pytest.raises(OutputExistsError, match=r"holds table\.md, and no bench\.jsonl"):
-        run_bench(bench(data))
+    assert_raises(OutputExistsError, r"holds table\.md, and no bench\.jsonl", run_bench, bench(data))
     assert [p.name for p in (data.parent / "out").iterdir()] == ["table.md"]
 
 
@@ -294,8 +287,7 @@ def test_noise_files_take_the_place_of_rates(data: Path) -> None:
     assert (row["noise"], row["rate"], row["per"]) == ("noise_index_0.2", share, "file")
     assert row["mismatched"] == share
     np.save(file, permutation[:-1])
-    with pytest.raises(DataError, match="32 whole numbers"):
-        run_bench(bench(data, noise_files=(str(file),)))
+    assert_raises(DataError, "32 whole numbers", run_bench, bench(data, noise_files=(str(file),)))
 
 
 def test_data_without_noise_is_one_cell(data: Path) -> None:
@@ -337,8 +329,7 @@ def test_what_cannot_be_is_refused_before_anything_is_written(data: Path) -> Non
         ({"noise": (1.5,)}, "1.5"),
         ({"seeds": 0}, "seeds of a benchmark must be a whole number >= 1"),
     ):
-        with pytest.raises(ConfigError, match=words):
-            run_bench(bench(data, **changes))
+        assert_raises(ConfigError, words, run_bench, bench(data, **changes))
     table = pq.read_table(data)
     pq.write_table(table.append_column("text_features", table["image_features"]), data)
     with pytest.raises(ConfigError, match="'partial' makes captions of other words"):
@@ -442,8 +433,7 @@ def test_a_corpus_has_the_rows_of_its_keys_in_their_order(
     if source == "stamps":
         assert image.getpixel((3, 3)) == (255, 255, 255)  # what is transparent lies on white
     next(down.rglob("d4.*g")).unlink()
-    with pytest.raises(SystemExit, match=r"no row of val|1 keys are not in.*d4"):
-        corpora.main()
+    assert_raises(SystemExit, r"no row of val|1 keys are not in.*d4", corpora.main)
 
 
 def test_the_keys_that_ship_are_of_disjoint_splits() -> None:

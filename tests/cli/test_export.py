@@ -23,8 +23,8 @@ from cleanpairs.data import ParquetSink, load_pairs
 from cleanpairs.export.diff import Change
 from cleanpairs.ops.columns import with_columns
 from cleanpairs.repair.actions import REASONS
+from tests.helpers import assert_raises, plan_of, write_table
 from tests.helpers import picture as png
-from tests.helpers import plan_of, write_table
 
 
 @pytest.fixture
@@ -197,8 +197,7 @@ def test_json_has_all_of_it(diff: Callable[..., Result]) -> None:
 def test_python_has_the_same(exported: Path) -> None:
     found = diff_export(exported)
     assert (found.pairs, found.changed, len(found.changes)) == (8, 7, 7)
-    with pytest.raises(ConfigError, match="limit"):
-        diff_export(exported, limit=-1)
+    assert_raises(ConfigError, "limit", diff_export, exported, limit=-1)
 
 
 def test_an_edited_ledger_is_refused_and_another_place_is_taken(diff: Callable[..., Result], tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data import Pairs, atomic, load_pairs, remember_user_path
 from cleanpairs.data.inspection import inspect_pairs
 from tests.conftest import Command, assert_refused
-from tests.helpers import embedding_folder, picture, research, write_pictures, write_table, write_tar
+from tests.helpers import assert_raises, embedding_folder, picture, research, write_pictures, write_table, write_tar
 
 
 @pytest.fixture
@@ -214,8 +214,7 @@ def test_captions_of_several_columns(folder: Path, kind: str) -> None:
     assert pairs.images.read([0, 1]) == [picture(0, "JPEG"), picture(1, "JPEG")] and not pairs.reasons
     assert load_pairs(path, text_column="title, description").source.fingerprint == pairs.source.fingerprint
     assert load_pairs(path, text_column="title,long").captions == ["A red dress", "A blue one"]
-    with pytest.raises(DataError, match="has no column 'colour'"):
-        load_pairs(path, text_column="title,colour")
+    assert_raises(DataError, "has no column 'colour'", load_pairs, path, text_column="title,colour")
 
 
 def test_a_row_that_is_unusable_stays_so_where_columns_are_joined(folder: Path) -> None:
@@ -265,8 +264,7 @@ def test_other_encodings(command: Command, folder: Path, encoding: str) -> None:
     pairs = load_pairs(folder / "in.csv", encoding=None if encoding == "utf-16" else encoding)
     assert pairs.captions[3].endswith("孩子 3") and not pairs.reasons
     for unknown in ("klingon", "base64", "hex", "rot13", "undefined"):
-        with pytest.raises(ConfigError, match=f"unknown encoding: {unknown}"):
-            load_pairs(folder / "in.csv", encoding=unknown)
+        assert_raises(ConfigError, f"unknown encoding: {unknown}", load_pairs, folder / "in.csv", encoding=unknown)
 
 
 def test_a_file_that_is_not_in_the_encoding_that_was_named(folder: Path) -> None:

@@ -13,6 +13,7 @@ import torch
 from cleanpairs import ClipScore, InfoNCE, ScorePairs
 from cleanpairs.commands.score import score_stream
 from cleanpairs.core.errors import ConfigError, DataError
+from tests.helpers import assert_raises
 
 COLUMNS = ("correspondence", "is_mismatch", "reason")
 
@@ -82,20 +83,14 @@ def test_what_cannot_be_scored_says_so(tmp_path: Path) -> None:
     table = rows(60)
     pq.write_table(table, data)
     scorer = ScorePairs(clip_score(data).save_pretrained(tmp_path / "model"))
-    with pytest.raises(DataError, match='batch_format="pyarrow"'):
-        scorer({"text": np.array(["a"])})
-    with pytest.raises(DataError, match="text_features"):
-        scorer(table.drop("text_features"))
-    with pytest.raises(DataError, match="rename it"):
-        scorer(table.append_column("reason", pa.nulls(60, pa.string())))
-    with pytest.raises(DataError, match="one caption a row"):
-        scorer(table.set_column(1, "text", pa.array([["a"]] * 60)))
-    with pytest.raises(DataError, match="found list"):
-        scorer([1])
+    assert_raises(DataError, 'batch_format="pyarrow"', scorer, {"text": np.array(["a"])})
+    assert_raises(DataError, "text_features", scorer, table.drop("text_features"))
+    assert_raises(DataError, "rename it", scorer, table.append_column("reason", pa.nulls(60, pa.string())))
+    assert_raises(DataError, "one caption a row", scorer, table.set_column(1, "text", pa.array([["a"]] * 60)))
+    assert_raises(DataError, "found list", scorer, [1])
     pq.write_table(table.append_column("similarity", pa.array(np.linspace(0, 1, 60))), data)
     other = ClipScore(score_column="similarity", device="cpu").fit(data).save_pretrained(tmp_path / "other")
-    with pytest.raises(ConfigError, match="cleanpairs score"):
-        ScorePairs(other)
+    assert_raises(ConfigError, "cleanpairs score", ScorePairs, other)
 
 
 @pytest.mark.cluster

@@ -21,7 +21,7 @@ from cleanpairs.core.errors import ConfigError, DataError, OutputError, OutputEx
 from cleanpairs.core.recipe import Recipe
 from cleanpairs.data.guard import same_file
 from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
-from tests.helpers import cone, fit_beside, unit, vector_column, write_table
+from tests.helpers import assert_raises, cone, fit_beside, unit, vector_column, write_table
 
 
 @pytest.fixture(autouse=True)
@@ -35,8 +35,7 @@ def test_a_new_run_is_the_latest(tmp_path: Path) -> None:
     assert os.readlink(tmp_path / "runs" / "latest") == "b"
     assert first.path.is_dir() and second.path.is_dir()
     first.write_info({"status": "complete"})
-    with pytest.raises(OutputExistsError, match=r"--overwrite.*--resume"):
-        Run.create(tmp_path / "a")
+    assert_raises(OutputExistsError, r"--overwrite.*--resume", Run.create, tmp_path / "a")
     Run.create(tmp_path / "a", resume=True)
     assert os.readlink(tmp_path / "runs" / "latest") == os.path.join("..", "a")
     Run.create(tmp_path / "c", latest=False)
@@ -51,10 +50,8 @@ def test_a_complete_run_outlives_any_number_of_killed_replacements(tmp_path: Pat
         killed = Run.create(tmp_path / "a", overwrite=True)  # and neither forgotten nor restored
         if status is not None:
             killed.write_info({"status": status})
-    with pytest.raises(OutputExistsError, match="--overwrite"):
-        Run.create(tmp_path / "a")
-    with pytest.raises(DataError, match=r"\.replaced-a, move it back"):
-        Run.open(tmp_path / "a")
+    assert_raises(OutputExistsError, "--overwrite", Run.create, tmp_path / "a")
+    assert_raises(DataError, r"\.replaced-a, move it back", Run.open, tmp_path / "a")
     last = Run.create(tmp_path / "a", overwrite=True)
     last.restore_replaced()
     assert Run.open(tmp_path / "a").info == {"status": "complete", "x": 1}
@@ -77,8 +74,7 @@ def test_what_a_kill_leaves_of_a_fit_that_has_just_begun_is_no_output(tmp_path: 
         Run.check_resumable(path)
         Run.create(path, **options).write_info({"status": "complete"})
         assert Run.open(path).info == {"status": "complete"} and not (tmp_path / f".replaced-run{k}").exists()
-        with pytest.raises(OutputExistsError, match="--overwrite"):
-            Run.create(path)
+        assert_raises(OutputExistsError, "--overwrite", Run.create, path)
 
 
 @pytest.mark.parametrize("options", [{}, {"overwrite": True}, {"resume": True}])
@@ -86,8 +82,7 @@ def test_a_run_set_aside_by_a_killed_fit_comes_back(tmp_path: Path, options: dic
     Run.create(tmp_path / "a").write_info({"status": "complete", "x": 1})
     (tmp_path / "a").rename(tmp_path / ".replaced-a")
     if not options:
-        with pytest.raises(OutputExistsError, match="--overwrite"):
-            Run.create(tmp_path / "a")
+        assert_raises(OutputExistsError, "--overwrite", Run.create, tmp_path / "a")
     else:
         Run.create(tmp_path / "a", **options).restore_replaced()
     assert Run.open(tmp_path / "a").info == {"status": "complete", "x": 1}
@@ -127,8 +122,7 @@ def test_no_run_is_lost_where_the_link_cannot_be_made(tmp_path: Path, how: str, 
         (tmp_path / "runs" / f".latest-{os.getpid()}" / "mine").mkdir(parents=True)
     before = sorted(p.relative_to(tmp_path) for p in tmp_path.rglob("*"))
     if how == "a link that stays":  # it would go on pointing to the older run
-        with pytest.raises(OutputError, match="runs/latest points to older"):
-            Run.create(tmp_path / "a", overwrite=overwrite)
+        assert_raises(OutputError, "runs/latest points to older", Run.create, tmp_path / "a", overwrite=overwrite)
         assert sorted(p.relative_to(tmp_path) for p in tmp_path.rglob("*")) == before
         return
     run = Run.create(tmp_path / "a", overwrite=overwrite)
@@ -154,8 +148,7 @@ def test_the_old_run_returns_if_the_new_one_cannot_begin(
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, call, fail)
-        with pytest.raises(OutputError, match="Read-only"):
-            Run.create(tmp_path / "a", overwrite=True)
+        assert_raises(OutputError, "Read-only", Run.create, tmp_path / "a", overwrite=True)
     assert Run.open(None).info == {"status": "complete", "x": 1}
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "runs"]
     assert [p.name for p in (tmp_path / "runs").iterdir()] == ["latest"]
@@ -167,12 +160,10 @@ def test_labels_and_edited_plans_stay(tmp_path: Path) -> None:
     (run.path / "audit").mkdir()
     labels = run.path / "audit" / "labels.csv"
     labels.write_text("pair_id,matched,key,stratum\n0,,k0,s\n1,1,k1,s\n")
-    with pytest.raises(OutputExistsError, match="1 label given by hand"):
-        Run.create(tmp_path / "a", overwrite=True)
+    assert_raises(OutputExistsError, "1 label given by hand", Run.create, tmp_path / "a", overwrite=True)
     labels.write_text("pair_id;matched;key;stratum\n0;;k0;s\n")
     write_scores(run.path / PLAN, ["k0"], np.ones(1, np.float32), 0.5, {})  # a table that no plan is
-    with pytest.raises(OutputExistsError, match="--plan"):
-        Run.create(tmp_path / "a", overwrite=True)
+    assert_raises(OutputExistsError, "--plan", Run.create, tmp_path / "a", overwrite=True)
     assert labels.exists() and (run.path / PLAN).exists() and not (tmp_path / ".replaced-a").exists()
 
 
@@ -186,34 +177,26 @@ def test_only_a_run_is_overwritten(tmp_path: Path) -> None:
     Run.create(tmp_path / "a", overwrite=True)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "mine").touch()
-    with pytest.raises(OutputExistsError, match="no run directory"):
-        Run.create(tmp_path / "other", overwrite=True)
+    assert_raises(OutputExistsError, "no run directory", Run.create, tmp_path / "other", overwrite=True)
     (tmp_path / "link").symlink_to(tmp_path / "a")
-    with pytest.raises(OutputExistsError, match="symbolic link"):
-        Run.create(tmp_path / "link", overwrite=True)
+    assert_raises(OutputExistsError, "symbolic link", Run.create, tmp_path / "link", overwrite=True)
     (tmp_path / "file").write_text("x")
-    with pytest.raises((OutputError, OutputExistsError), match="file"):
-        Run.create(tmp_path / "file" / "run")
+    assert_raises((OutputError, OutputExistsError), "file", Run.create, tmp_path / "file" / "run")
 
 
 def test_open_says_what_is_missing(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"runs/latest.*cleanpairs fit"):
-        Run.open(None)
+    assert_raises(DataError, r"runs/latest.*cleanpairs fit", Run.open, None)
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_text("")
     for name, says in (("x", "there is nothing of that name"), ("folder", "holds no run.json"), ("file", "is a file")):
-        with pytest.raises(DataError, match=f"{name} is no run directory: .*{says}$"):
-            Run.open(name)
+        assert_raises(DataError, f"{name} is no run directory: .*{says}$", Run.open, name)
     run = Run.create(tmp_path / "runs" / "a")
     run.write_info({"status": "running"})
-    with pytest.raises(DataError, match="of that name; runs here: runs/a, runs/latest"):
-        Run.open("x")
+    assert_raises(DataError, "of that name; runs here: runs/a, runs/latest", Run.open, "x")
     opened = Run.open(None)
     assert opened.path == (tmp_path / "runs" / "a").resolve() and opened.info == {"status": "running"}
-    with pytest.raises(DataError, match=r"did not finish.*--resume"):
-        opened.model()
-    with pytest.raises(DataError, match="did not finish"):
-        opened.scores()
+    assert_raises(DataError, r"did not finish.*--resume", opened.model)
+    assert_raises(DataError, "did not finish", opened.scores)
     assert opened.metrics() == []
     (opened.path / "run.json").write_text("{")
     with pytest.raises(DataError, match=r"run\.json"):
@@ -230,8 +213,7 @@ def test_scores_round_trip_with_quarantined_pairs(tmp_path: Path) -> None:
     assert scores.table["is_mismatch"].to_pylist() == [True, None, False, False]
     whole = (run.path / "scores.parquet").read_bytes()
     (run.path / "scores.parquet").write_bytes(whole[:-20])
-    with pytest.raises(DataError, match=r"scores\.parquet"):
-        run.scores()
+    assert_raises(DataError, r"scores\.parquet", run.scores)
 
 
 def test_default_path_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,8 +225,7 @@ def test_default_path_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
     assert default_run_path("crcl", "shards/*.parquet").parent == Path("runs")
     assert default_run_path("crcl", "dir/").name.endswith("crcl-dir")
     assert default_run_path("crcl", "https://a.org/b.parquet?X-Sig=1.2").name.endswith("crcl-b")
-    with pytest.raises(ConfigError, match="--out"):
-        default_run_path("crcl", "a\x07b.parquet")
+    assert_raises(ConfigError, "--out", default_run_path, "crcl", "a\x07b.parquet")
 
 
 @pytest.fixture
@@ -279,8 +260,7 @@ def test_a_fit_without_training_whose_issues_find_no_space_leaves_no_run(
     vectors = {"image_features": vector_column(images), "text_features": vector_column(texts)}
     data = write_table(tmp_path / "data.parquet", {"caption": [f"text {i}" for i in range(300)], **vectors})
     monkeypatch.setattr("cleanpairs.commands.fit.write_csv", full)
-    with pytest.raises(OutputError, match="No space left"):
-        fit_beside(data, method=method, streamed_from=200)
+    assert_raises(OutputError, "No space left", fit_beside, data, method=method, streamed_from=200)
     assert not os.path.lexists("run")
 
 
@@ -311,11 +291,9 @@ def test_thresholds(tmp_path: Path) -> None:
     assert resolve_threshold(None, run) is None
     assert [resolve_threshold(x, run) for x in (0, 0.3, 1.0)] == [0.0, 0.3, 1.0]
     for bad in (-0.1, 1.5, float("nan"), "otto"):
-        with pytest.raises(ConfigError, match="threshold"):
-            resolve_threshold(bad, run)
+        assert_raises(ConfigError, "threshold", resolve_threshold, bad, run)
     write_scores(run.path / "scores.parquet", [""] * 50, np.full(50, 0.7, np.float32), 0.1, {})
-    with pytest.raises(RefusedError, match="do not separate"):
-        resolve_threshold("auto", run)
+    assert_raises(RefusedError, "do not separate", resolve_threshold, "auto", run)
 
 
 def test_the_worst_pair_is_that_of_the_lowest_score() -> None:
@@ -368,14 +346,12 @@ WRONG = (math.nan, math.inf, -0.1, 1.5, "0.5", True, [0.5])
 def test_a_plan_has_none(tmp_path: Path, name: str) -> None:
     given = {"threshold": 0.5, "min_repair_score": 0.5}
     for value in WRONG:
-        with pytest.raises(ConfigError, match=name):
-            RepairPlan(PLAN_SCHEMA.empty_table(), **(given | {name: value}))
+        assert_raises(ConfigError, name, RepairPlan, PLAN_SCHEMA.empty_table(), **given | {name: value})
         plan = RepairPlan(pa.Table.from_pylist([], PLAN_SCHEMA), **given)
         object.__setattr__(plan, name, value)
         for file in ("plan.csv", "plan.parquet"):
             plan.save(tmp_path / file, overwrite=True)
-            with pytest.raises(DataError, match=file):
-                RepairPlan.load(tmp_path / file)
+            assert_raises(DataError, file, RepairPlan.load, tmp_path / file)
 
 
 def test_a_run_has_none() -> None:

@@ -14,7 +14,7 @@ from cleanpairs.commands import score as streaming_module
 from cleanpairs.commands.score import ScoreResult
 from cleanpairs.core.errors import ConfigError, DataError, OutputExistsError
 from cleanpairs.engine import Partition, make_engine, run_partitions
-from tests.helpers import embedding_folder, write_table
+from tests.helpers import assert_raises, embedding_folder, write_table
 
 SETTINGS: dict[str, Any] = {"epochs": 2, "batch_size": 8, "eval_group_size": 8, "threshold": 0.2, "tau": 0.1}
 
@@ -74,8 +74,7 @@ def test_a_stream_of_small_chunks_scores_as_a_whole(
 
 def test_vectors_of_another_size_leave_no_output(model: InfoNCE, tmp_path: Path) -> None:
     data = write(tmp_path / "other.parquet", 5, dim=3)
-    with pytest.raises(DataError, match=r"6.*3"):
-        score_stream(model, data, tmp_path / "scores.parquet")
+    assert_raises(DataError, r"6.*3", score_stream, model, data, tmp_path / "scores.parquet")
     assert not (tmp_path / "scores.parquet").exists()
 
 
@@ -126,8 +125,7 @@ def test_parts_of_another_model_are_not_mixed_in(
         with pytest.raises(ZeroDivisionError):
             score_stream(model, many, out)
     other = InfoNCE(**{**model.get_params(), "random_state": 5}).fit(train)
-    with pytest.raises(OutputExistsError, match="another model"):
-        score_stream(other, many, out)
+    assert_raises(OutputExistsError, "another model", score_stream, other, many, out)
     score_stream(other, many, out, overwrite=True)
     score_stream(other, many, tmp_path / "want.parquet")
     assert out.read_bytes() == (tmp_path / "want.parquet").read_bytes()

@@ -17,7 +17,7 @@ from cleanpairs.core.limits import LIMITS, limit, parse_bytes
 from cleanpairs.core.regular import reading
 from cleanpairs.data import read_image
 from tests.conftest import code_of
-from tests.helpers import picture
+from tests.helpers import assert_raises, picture
 
 
 def test_sizes() -> None:
@@ -26,8 +26,7 @@ def test_sizes() -> None:
     }.items():  # fmt: skip
         assert parse_bytes(text) == size
     for text in ("", "0", "-1", "much", "4 GB of it", "1e9", "0.1"):
-        with pytest.raises(ConfigError, match="like 4GB"):
-            parse_bytes(text)
+        assert_raises(ConfigError, "like 4GB", parse_bytes, text)
 
 
 def test_the_docs_name_every_limit_and_a_variable_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,8 +39,7 @@ def test_the_docs_name_every_limit_and_a_variable_that_is_none_is_refused(monkey
         assert limit(name) == entry.default
         for text in ("nonsense", "-1", "nan"):
             monkeypatch.setenv(entry.variable, text)
-            with pytest.raises(ConfigError, match=entry.variable):
-                limit(name)
+            assert_raises(ConfigError, entry.variable, limit, name)
         monkeypatch.setenv(entry.variable, "1")
         assert limit(name) == 1
 
@@ -61,8 +59,7 @@ def test_limits_set_rows_aside_in_every_process(workers: str, tmp_path: Path, mo
     pq.write_table(pa.table({"image": ["a.png"], "caption": ["one"]}), tmp_path / "d.parquet")
     monkeypatch.setenv("CLEANPAIRS_MAX_IMAGE_BYTES", "20")
     assert load_pairs(tmp_path / "d.parquet").images.read([0]) == [None]
-    with pytest.raises(DataError, match=f"has {len(images[1])} bytes, more than 20"):
-        read_image(images[1])
+    assert_raises(DataError, f"has {len(images[1])} bytes, more than 20", read_image, images[1])
 
 
 def test_the_memory_of_a_process_is_capped() -> None:

@@ -14,7 +14,7 @@ from cleanpairs.core import recipe as recipe_module
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.core.recipe import DataOptions, OutputOptions, Recipe, find_recipes, recipe_header
 from cleanpairs.core.registry import METHODS
-from tests.helpers import TINY, corpus, meta_set
+from tests.helpers import TINY, assert_raises, corpus, meta_set
 
 
 def written(tmp_path: Path, text: str) -> Path:
@@ -112,8 +112,7 @@ def test_bad_overrides_and_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ("absent", "no recipe 'absent'"),
         ("crcl-toi", "did you mean 'crcl-toy'"),
     ):
-        with pytest.raises(ConfigError, match=words):
-            Recipe.resolve(name)
+        assert_raises(ConfigError, words, Recipe.resolve, name)
 
 
 def test_resolved_yaml_has_every_setting_and_resolves_to_the_same(tmp_path: Path) -> None:

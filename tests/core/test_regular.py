@@ -10,7 +10,7 @@ import pytest
 import cleanpairs
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.regular import check_regular, open_regular, read_json, read_text, sha256_of
-from tests.helpers import calls_of
+from tests.helpers import assert_raises, calls_of
 
 PACKAGE = Path(cleanpairs.__file__).parent
 
@@ -40,10 +40,8 @@ def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path, what: str, m
     monkeypatch.chdir(tmp_path)  # the path of a socket is short
     path = put(Path("there"), what)
     for read in (check_regular, open_regular, read_text, read_json, sha256_of):
-        with pytest.raises(DataError, match=f"there is a {what}, not a regular file"):
-            read(path)
-        with pytest.raises(OSError, match="not a regular file"):  # said wherever an unreadable file is
-            read(path)
+        assert_raises(DataError, f"there is a {what}, not a regular file", read, path)
+        assert_raises(OSError, "not a regular file", read, path)  # said wherever an unreadable file is
 
 
 def test_regular_files_are_read_through_links(tmp_path: Path) -> None:
@@ -57,15 +55,13 @@ def test_regular_files_are_read_through_links(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         open_regular(tmp_path / "none")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    with pytest.raises(OSError, match="symbolic links"):
-        open_regular(tmp_path / "loop")
+    assert_raises(OSError, "symbolic links", open_regular, tmp_path / "loop")
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "\xff", "{"])
 def test_json_that_cannot_be_read_is_a_value_error(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.json").write_bytes(text.encode("latin-1"))
-    with pytest.raises(ValueError, match=r"."):
-        read_json(tmp_path / "a.json")
+    assert_raises(ValueError, r".", read_json, tmp_path / "a.json")
 
 
 def reads(called: str, call: ast.Call) -> bool:

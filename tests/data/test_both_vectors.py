@@ -15,7 +15,7 @@ from cleanpairs.core.errors import ConfigError, DataError, OutputExistsError, Re
 from cleanpairs.data import Pairs, iter_tables, load_pairs
 from cleanpairs.data.inspection import inspect_pairs
 from cleanpairs.export.writing import refuse_changed_input
-from tests.helpers import assert_not_loaded, embedding_folder, picture, write_table
+from tests.helpers import assert_not_loaded, assert_raises, embedding_folder, picture, write_table
 
 N, D = 120, 8
 
@@ -46,10 +46,8 @@ def test_pairs_without_captions() -> None:
     assert pairs.reasons == {5: "its text vector is not finite", 8: "its vector is not finite"}
     assert pairs.text_group[2] == pairs.text_group[3] and len(np.unique(pairs.text_group)) == N - 1
     np.testing.assert_array_equal(pairs.select(np.array([9, 4])).text_vectors, text[[9, 4]])
-    with pytest.raises(DataError, match="image_vectors"):
-        Pairs.from_arrays(text_vectors=text)
-    with pytest.raises(DataError, match="vectors of both sides"):
-        Pairs.from_arrays(image_vectors=image)
+    assert_raises(DataError, "image_vectors", Pairs.from_arrays, text_vectors=text)
+    assert_raises(DataError, "vectors of both sides", Pairs.from_arrays, image_vectors=image)
 
 
 @pytest.mark.parametrize("made", ["arrays", "parquet", "folder"])
@@ -253,8 +251,7 @@ def test_what_is_made_of_captions_is_no_file_of_the_data(tmp_path: Path) -> None
         corrupt(image, 0.5, captions=captions, out=captions, overwrite=True)
     refuse_changed_input(lines.source)
     captions.write_text("other\n" * N, encoding="utf-8")
-    with pytest.raises(DataError, match=r"captions\.txt has changed since it was read"):
-        refuse_changed_input(lines.source)
+    assert_raises(DataError, r"captions\.txt has changed since it was read", refuse_changed_input, lines.source)
 
 
 def test_arrays_that_do_not_go_together(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data import iter_tables, load_pairs
 from cleanpairs.data.formats.datasets_directory import cached_files
 from cleanpairs.repair.plan import RepairPlan
-from tests.helpers import assert_not_loaded, picture, plan_of
+from tests.helpers import assert_not_loaded, assert_raises, picture, plan_of
 
 FEATURES = datasets.Features(
     {"image": datasets.Image(), "caption": datasets.Value("string"), "kind": datasets.ClassLabel(names=["cat", "dog"])}
@@ -150,8 +150,7 @@ def test_what_was_drawn_in_a_picture_is_kept_and_its_file_may_be_gone(tmp_path: 
     drawn.paste((0, 200, 0), (0, 0, 8, 8))
     gone.load()
     closed.close()
-    with pytest.raises(OSError, match="truncated"):
-        cut.load()
+    assert_raises(OSError, "truncated", cut.load)
     (tmp_path / "gone.png").unlink()
     images = [drawn, gone, same, closed, cut]
     data: dict[str, Any] = {"image": [*images, None], "caption": list("abcdef")}
@@ -226,8 +225,7 @@ def test_truth_scores_and_vectors_follow_a_plan(dataset: datasets.Dataset) -> No
     assert isinstance(cleaned, datasets.Dataset) and cleaned.features == dataset.features
     assert cleaned["caption"] == [f"a picture {i}" for i in (0, 0, 2, 4, 5)] and cleaned["kind"] == [0, 1, 0, 0, 1]
     assert [np.asarray(image)[0, 0, 0] for image in cleaned["image"]] == [i * 37 for i in (0, 1, 5, 4, 5)]
-    with pytest.raises(DataError, match="fingerprint"):
-        made_plan(dataset).apply(dataset.select([1, 0, 2, 3, 4, 5]))
+    assert_raises(DataError, "fingerprint", made_plan(dataset).apply, dataset.select([1, 0, 2, 3, 4, 5]))
     n, mismatch = len(dataset), [True, True, False, False, False, False]
     columns = {"key": [f"k{i}" for i in range(n)], "true_mismatch": mismatch, "similarity": [0.5] * n}
     columns |= {"true_key": ["k1", "k0", "k2", "k3", "k4", "k5"], "text_features": [[float(i), 1.0] for i in range(n)]}
@@ -241,8 +239,7 @@ def test_truth_scores_and_vectors_follow_a_plan(dataset: datasets.Dataset) -> No
     assert cleaned["true_mismatch"] == [False, False, True, False, False] == pairs.true_mismatch.tolist()
     assert cleaned["true_key"] == ["", "k1", "k2", "k4", "k5"] == pairs.true_key
     assert cleaned["similarity"] == [None, None, None, 0.5, 0.5]
-    with pytest.raises(ConfigError, match="not to IterableDataset"):
-        plan.apply(dataset.to_iterable_dataset())
+    assert_raises(ConfigError, "not to IterableDataset", plan.apply, dataset.to_iterable_dataset())
     assert cleaned["text_features"] == [None, [0, 1], [2, 1], [4, 1], [5, 1]]
 
 
@@ -298,8 +295,7 @@ def test_one_arrow_file_of_a_cache(tmp_path: Path) -> None:
     cached = datasets.Dataset.from_parquet(str(tmp_path / "in.parquet"), cache_dir=str(tmp_path / "cache"))
     (path,) = cached_files(cached, "hf://owner/name")
     assert load_pairs(path).captions == ["caption 0", "caption 1", "caption 2"]
-    with pytest.raises(DataError, match="save_to_disk"):
-        cached_files(cached.select([2, 0]), "hf://owner/name")
+    assert_raises(DataError, "save_to_disk", cached_files, cached.select([2, 0]), "hf://owner/name")
 
 
 def test_a_stream_cut_short_is_noticed(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from cleanpairs.data import Pairs, duplicates, load_pairs
 from cleanpairs.data.duplicates import flat_images, group_near_duplicates, image_signatures, near_duplicate_groups
 from cleanpairs.data.filters import FILTERS, PREFIX, chosen_filters, filter_reasons
 from cleanpairs.data.images import encoded_list
-from tests.helpers import encoded, write_table
+from tests.helpers import assert_raises, encoded, write_table
 
 
 def picture(seed: int, size: int = 160) -> Image.Image:
@@ -223,10 +223,8 @@ def test_names_and_settings() -> None:
     assert set(chosen_filters("all")) == set(FILTERS) and chosen_filters("none") == {}
     assert chosen_filters("none, small=128 ,aspect") == {"small": 128, "aspect": 3}
     for wrong in ("smal", "small=x", "small=-1", "url=3", "none;small"):
-        with pytest.raises(ConfigError, match="drop: "):
-            chosen_filters(wrong)
-    with pytest.raises(ConfigError, match="did you mean 'small'"):
-        CRCL(drop="smal").validate()
+        assert_raises(ConfigError, "drop: ", chosen_filters, wrong)
+    assert_raises(ConfigError, "did you mean 'small'", CRCL(drop="smal").validate)
 
 
 def test_they_are_no_donors_and_no_repaired_partners() -> None:

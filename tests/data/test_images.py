@@ -16,6 +16,7 @@ from cleanpairs.data import read_image
 from cleanpairs.data.formats.file_names import IMAGES
 from cleanpairs.data.guard import data_inputs, refuse_inputs
 from cleanpairs.data.images import image_header, vector_groups
+from tests.helpers import assert_raises
 from tests.helpers import encoded as encode
 
 
@@ -81,8 +82,7 @@ def test_tiffs_of_other_programs(order: str) -> None:
         whole = (RAMP * (2**32 // 256)).astype("<u4")
         np.testing.assert_allclose(np.asarray(read_image(tiff(whole)))[..., 0], RAMP, atol=1)
     colours = np.stack([deep, deep, deep], axis=2)
-    with pytest.raises(DataError, match="lower 12 at most"):
-        read_image(tiff(colours, photometric=2))
+    assert_raises(DataError, "lower 12 at most", read_image, tiff(colours, photometric=2))
     np.testing.assert_allclose(np.asarray(read_image(tiff(colours * 16, photometric=2)))[..., 1], RAMP, atol=1)
     with pytest.raises(DataError, match="not finite"):
         read_image(tiff(np.where(RAMP == 3, np.nan, RAMP).astype(f"{order}f4"), sample_format=3))
@@ -92,8 +92,7 @@ def test_a_jpeg_of_many_scans_is_refused() -> None:
     data = encode(Image.new("RGB", (90, 90)), "JPEG", progressive=True)
     assert read_image(data).size == (90, 90)
     last = data.rfind(b"\xff\xda")
-    with pytest.raises(DataError, match="2009 scans"):
-        read_image(data[:last] + data[last:-2] * 2000 + b"\xff\xd9")
+    assert_raises(DataError, "2009 scans", read_image, data[:last] + data[last:-2] * 2000 + b"\xff\xd9")
 
 
 def test_transparent_is_on_white() -> None:
@@ -153,8 +152,7 @@ def png_header(width: int, height: int) -> bytes:
     ],
 )
 def test_bombs_and_what_is_no_image_are_refused(data: bytes, what: str) -> None:
-    with pytest.raises(DataError, match=what):
-        read_image(data)
+    assert_raises(DataError, what, read_image, data)
 
 
 def test_no_output_replaces_an_image_that_a_table_may_name(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from cleanpairs import load_pairs
 from cleanpairs.core.errors import ConfigError
-from tests.helpers import assert_not_loaded, picture
+from tests.helpers import assert_not_loaded, assert_raises, picture
 
 lance = pytest.importorskip("lance", reason="pylance is not installed")
 
@@ -38,5 +38,4 @@ def test_a_damaged_one_and_a_missing_package(folder: Path, monkeypatch: pytest.M
         file.write_bytes(file.read_bytes()[:40])
     assert_not_loaded(r"pairs\.lance cannot be read as Lance", folder)
     monkeypatch.setitem(sys.modules, "lance", None)
-    with pytest.raises(ConfigError, match=r"cleanpairs\[lance\]"):
-        load_pairs(folder)
+    assert_raises(ConfigError, r"cleanpairs\[lance\]", load_pairs, folder)

@@ -27,8 +27,8 @@ from cleanpairs.data.noise import (
     noise_of,
 )
 from cleanpairs.repair.plan import truth_after
+from tests.helpers import assert_raises, research, vector_column, write_table
 from tests.helpers import picture as png
-from tests.helpers import research, vector_column, write_table
 
 UNIFORM = ("caption", "image")
 ALL = (
@@ -83,8 +83,7 @@ def test_noise_files(tmp_path: Path) -> None:
     }
     for name, values in bad.items():
         np.save(tmp_path / f"{name}.npy", values)
-        with pytest.raises(DataError, match=f"{name}.npy"):
-            load_noise_file(tmp_path / f"{name}.npy", 3)
+        assert_raises(DataError, f"{name}.npy", load_noise_file, tmp_path / f"{name}.npy", 3)
 
 
 @pytest.mark.parametrize(
@@ -139,12 +138,9 @@ def test_a_corrupted_research_directory(tmp_path: Path) -> None:
     np.testing.assert_array_equal(again.true_mismatch_mask(), noise.mismatched)
     assert again.true_key == corrupted.true_key
     for judge in (partial(corrupt, rate=0.4, out=tmp_path / "twice"), load_splits):
-        with pytest.raises(DataError, match="holds mismatched pairs"):
-            judge(str(tmp_path / "out"))
-    with pytest.raises(OutputExistsError, match="input"):
-        corrupt(data, 0.4, out=data, overwrite=True)
-    with pytest.raises(ConfigError, match="rate or a noise file"):
-        corrupt(data, None, out=tmp_path / "x")
+        assert_raises(DataError, "holds mismatched pairs", judge, str(tmp_path / "out"))
+    assert_raises(OutputExistsError, "input", corrupt, data, 0.4, out=data, overwrite=True)
+    assert_raises(ConfigError, "rate or a noise file", corrupt, data, None, out=tmp_path / "x")
 
 
 def test_a_noise_file_of_images_makes_its_pairs(tmp_path: Path) -> None:
@@ -162,12 +158,10 @@ def test_a_noise_file_of_images_makes_its_pairs(tmp_path: Path) -> None:
     np.save(file, order)
     assert set(zip(owner[load_noise_file(file, 30, owner)], owner, strict=True)) == set(enumerate(order))
     np.save(file, shown_with)
-    with pytest.raises(DataError, match="as often"):
-        load_noise_file(file, 30)
+    assert_raises(DataError, "as often", load_noise_file, file, 30)
     shown_with[0] = (shown_with[0] + 1) % 6
     np.save(file, shown_with)
-    with pytest.raises(DataError, match="as often"):
-        load_noise_file(file, 30, owner)
+    assert_raises(DataError, "as often", load_noise_file, file, 30, owner)
 
 
 # -- Noise that is not uniform: what every pair shows then, what the truth says of it, and the copies tha --
@@ -416,8 +410,7 @@ def test_names() -> None:
         "shift:1.5": "whole", "shift:x": "not a number", "partial:0": "above 0", "partial:1.1": "at most 1",
         "partial:nan": "above 0", "collapse:inf": "whole",
     }.items():  # fmt: skip
-        with pytest.raises(ConfigError, match=words):
-            NoiseKind.parse(text)
+        assert_raises(ConfigError, words, NoiseKind.parse, text)
 
 
 def test_what_does_not_go_together() -> None:
@@ -433,8 +426,7 @@ def test_what_does_not_go_together() -> None:
         ({"rate": "0.5"}, ConfigError, "found '0.5'"),
         ({"kind": None}, ConfigError, "found 'None'"),
     ):
-        with pytest.raises(error, match=words):
-            inject_noise(worded(3), **{"rate": 0.5, **given_as})
+        assert_raises(error, words, inject_noise, worded(3), **{"rate": 0.5, **given_as})
     with pytest.raises(DataError, match="noise is of 3 pairs, and the data has 4"):
         apply_noise(worded(4), inject_noise(worded(3), 0.5))
 
@@ -481,8 +473,7 @@ def test_the_outputs_and_inputs_of_a_copy(tmp_path: Path) -> None:
         ("copied:categories", r"noise by 'categ.*such column.*category"),
         ("within:tags", "one value a row"),
     ):
-        with pytest.raises(ConfigError, match=words):
-            corrupt(data, 0.5, kind=kind, out=out)
+        assert_raises(ConfigError, words, corrupt, data, 0.5, kind=kind, out=out)
     assert not out.exists()
     corrupt(data, 0.4, out=out)
     with pytest.raises(DataError, match="already"):  # its truth would be of the wrong beginning

@@ -19,7 +19,7 @@ from cleanpairs.core.errors import DataError
 from cleanpairs.data.noise import load_truth
 from cleanpairs.data.text import normalise_text, text_groups
 from cleanpairs.encoders.tokenizer import UNKNOWN, Tokenizer, characters, words
-from tests.helpers import picture, write_tar
+from tests.helpers import assert_raises, picture, write_tar
 
 
 def some() -> Pairs:
@@ -95,8 +95,7 @@ def test_arrays_that_do_not_fit() -> None:
         ({"image_vectors": x.astype(int)}, r"image_vectors .* must be floats .* found int64 \(2, 3\)"),
         ({"image_vectors": x, "features": x}, "either image_vectors"),
     ):  # fmt: skip
-        with pytest.raises(DataError, match=said):
-            Pairs.from_arrays(**{"captions": ["a", "b"]} | bad)  # type: ignore[arg-type]
+        assert_raises(DataError, said, Pairs.from_arrays, **{"captions": ["a", "b"]} | bad)
     for shape in ((0, 3), (0, 2, 3), (0, 0)):
         pairs = Pairs.from_arrays([], features=np.zeros(shape, np.float32))
         assert len(pairs) == len(pairs.images) == 0 and pairs.image_group.shape == pairs.pair_image_group.shape == (0,)
@@ -116,8 +115,7 @@ def test_select_keeps_pairs_whole() -> None:
         ([-1], "0 to 5"), ([6], "0 to 5"), ([0.5], "not all whole"), (["a"], "<U1"), (1, r"\(k,\)"),
         ([True, True], "mask of 6 pairs"),
     ):  # fmt: skip
-        with pytest.raises(DataError, match=said):
-            pairs.select(np.array(rows))
+        assert_raises(DataError, said, pairs.select, np.array(rows))
     assert len(pairs.select([])) == 0 and len(pairs.select([]).select([])) == 0
     prints = {p.source.fingerprint for p in (pairs, pairs.select([0, 1]), pairs.select([1, 0]), pairs.select([0]))}
     assert len(prints) == 4 and pairs.select([1, 0]).source.fingerprint in prints
@@ -134,14 +132,12 @@ def test_reasons_go_with_the_captions_and_stay_with_the_images() -> None:
     features = np.array([[np.nan], [1.0]])
     other = Pairs.from_arrays(["", ""], features=features).with_captions(["a", "b"])
     assert set(other.reasons) == {0} and "finite" in other.reasons[0]
-    with pytest.raises(DataError, match="2 captions"):
-        other.with_captions(["a"])
+    assert_raises(DataError, "2 captions", other.with_captions, ["a"])
 
 
 def test_truth_from_a_file(tmp_path: Path) -> None:
     pairs = some()
-    with pytest.raises(DataError, match="true_mismatch"):
-        pairs.true_mismatch_mask()
+    assert_raises(DataError, "true_mismatch", pairs.true_mismatch_mask)
     mask = [True, False, False, True, False, False]
     np.save(tmp_path / "mask.npy", mask)
     pq.write_table(pa.table({"true_mismatch": [*mask[:5], None]}), tmp_path / "null.parquet")
@@ -161,8 +157,7 @@ def test_truth_files_that_do_not_fit(tmp_path: Path) -> None:
     pq.write_table(pa.table({"other": [1]}), tmp_path / "other.parquet")
     pq.write_table(pa.table({"true_mismatch": ["False"] * 6}), tmp_path / "words.parquet")
     for file in [*sorted(tmp_path.iterdir()), tmp_path / "missing.npy", tmp_path / "missing.parquet"]:
-        with pytest.raises(DataError, match=file.name):
-            load_truth(file, some())
+        assert_raises(DataError, file.name, load_truth, file, some())
 
 
 def with_what_is_known() -> Pairs:

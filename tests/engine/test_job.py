@@ -17,6 +17,7 @@ from cleanpairs.core.limits import limited
 from cleanpairs.data.source import read_cached, write_cached
 from cleanpairs.engine import Partition, make_engine, plan_partitions, remove_job, run_partitions
 from cleanpairs.engine.work import MANIFEST
+from tests.helpers import assert_raises
 
 
 @dataclass
@@ -142,10 +143,8 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
 
 def test_ray_that_is_not_installed_and_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ConfigError, match=r"cleanpairs\[ray\]"):
-        make_engine("ray")
-    with pytest.raises(ConfigError, match="at least 1"):
-        make_engine("local", workers=0)
+    assert_raises(ConfigError, r"cleanpairs\[ray\]", make_engine, "ray")
+    assert_raises(ConfigError, "at least 1", make_engine, "local", workers=0)
 
 
 @pytest.mark.slow
@@ -160,8 +159,7 @@ def test_a_pool_goes_on_when_a_worker_is_killed_and_errors_keep_their_kind(tmp_p
         token.unlink()
     remove_job(folder)
     work = works.Squares(dies=0, times=str(deaths), refuses=4)
-    with pytest.raises(DataError, match="no row 7"):
-        run_partitions(work, PARTITIONS, folder, job="a", engine=two)
+    assert_raises(DataError, "no row 7", run_partitions, work, PARTITIONS, folder, job="a", engine=two)
     assert list(deaths.iterdir()) == []  # it did die
     done = run_partitions(Squares(), PARTITIONS, folder, job="a", engine=LOCAL)
     assert text(folder) == WHOLE

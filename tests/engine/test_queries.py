@@ -9,7 +9,7 @@ from cleanpairs.core.errors import DataError
 from cleanpairs.engine.queries import EngineSearch
 from cleanpairs.ops import search
 from cleanpairs.ops.search import top_k
-from tests.helpers import InParts, unit
+from tests.helpers import InParts, assert_raises, unit
 
 
 def heaps(n: int, d: int = 16, seed: int = 0) -> np.ndarray:
@@ -37,8 +37,7 @@ def test_the_approximate_search_in_parts_that_was_stopped(tmp_path: Path, monkey
     queries, bank = heaps(1000), heaps(1200, seed=1)
     wanted = top_k(queries, bank, 10)
     assert wanted.note is not None and wanted.note.index == "ivf"
-    with pytest.raises(DataError, match="stopped"):
-        EngineSearch(tmp_path / "parts", InParts(stops=4))(queries, bank, 10)
+    assert_raises(DataError, "stopped", EngineSearch(tmp_path / "parts", InParts(stops=4)), queries, bank, 10)
     engine = InParts()
     looks = EngineSearch(tmp_path / "parts", engine)
     found = looks(queries, bank, 10)

@@ -24,6 +24,7 @@ from cleanpairs.export import writing
 from cleanpairs.ops import search
 from cleanpairs.repair.settings import RepairSettings
 from tests.commands.test_rematch import fit, write
+from tests.helpers import assert_raises
 
 pytestmark = [
     pytest.mark.cluster,
@@ -121,11 +122,9 @@ def test_a_partition_that_kills_every_worker_is_given_up_errors_keep_their_kind_
     tokens.mkdir()
     for i in range(99):
         (tokens / str(i)).write_text("")
-    with pytest.raises(ResourceError, match=r"partition 4 .*died 4 times"):
-        run(works.Squares(dies=4, times=str(tokens)))
+    assert_raises(ResourceError, r"partition 4 .*died 4 times", run, works.Squares(dies=4, times=str(tokens)))
     assert len(list(tokens.iterdir())) == 95
-    with pytest.raises(DataError, match="no row 7"):
-        run(works.Squares(refuses=4))
+    assert_raises(DataError, "no row 7", run, works.Squares(refuses=4))
     cluster.remove_node(cluster.worker_nodes.copy().pop())
     done = run(works.Squares())
     assert [f.number for f in done] == [0, 1, 2, 3, 4]

@@ -34,7 +34,7 @@ from cleanpairs import (
 from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError
 from cleanpairs.core.registry import METHODS
 from cleanpairs.features import ImageMatrix
-from tests.helpers import sentences
+from tests.helpers import assert_raises, sentences
 
 SMALL: dict[str, Any] = {
     "backbone": "mlp", "dim": 16, "dim_word": 8, "batch_size": 16, "epochs": 3, "eval_group_size": 16, "device": "cpu",
@@ -70,8 +70,7 @@ def test_no_image_is_no_vector(frame: pd.DataFrame) -> None:
 
 def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    with pytest.raises(ConfigError, match="'cuda' is not available"):
-        model(device="cuda").validate()
+    assert_raises(ConfigError, "'cuda' is not available", model(device="cuda").validate)
 
 
 def test_failed_images_cost_one_pass_over_the_pairs() -> None:
@@ -135,8 +134,7 @@ def test_in_a_pipeline_and_a_search(frame: pd.DataFrame) -> None:
 
 @pytest.mark.parametrize("method", [entry.load() for entry in METHODS.values()])
 def test_a_search_without_scoring_names_it(frame: pd.DataFrame, method: Any) -> None:
-    with pytest.raises(TypeError, match="If no scoring is specified"):
-        GridSearchCV(method(), {"random_state": [1]}).fit(frame)
+    assert_raises(TypeError, "If no scoring is specified", GridSearchCV(method(), {"random_state": [1]}).fit, frame)
 
 
 @pytest.mark.parametrize(
@@ -168,8 +166,7 @@ def test_a_search_without_scoring_names_it(frame: pd.DataFrame, method: Any) -> 
     ],
 )
 def test_what_nobody_can_mean_is_refused(frame: pd.DataFrame, ask: Any, said: str) -> None:
-    with pytest.raises(CleanpairsError, match=said):
-        ask(model(random_state=0).fit(frame), frame)
+    assert_raises(CleanpairsError, said, ask, model(random_state=0).fit(frame), frame)
 
 
 def test_pairs_of_which_nobody_can_say_are_no_answers(frame: pd.DataFrame) -> None:
@@ -213,12 +210,9 @@ def test_what_takes_pairs_takes_a_frame(frame: pd.DataFrame, tmp_path: Path) -> 
     assert (tmp_path / "r.html").read_bytes() == (tmp_path / "s.html").read_bytes()
     about: dict[str, Any] = {"title": "Others", "threshold": 0.5, "pairs": frame[::-1]}
     for parts in ({"scores": fitted}, {"scores": fitted.score_pairs(frame[::-1]), "plan": plan}):
-        with pytest.raises(DataError, match="other data"):
-            write_report(tmp_path / "others.html", **about, **parts)
-    with pytest.raises(ConfigError, match="not to DataFrame; load_pairs makes"):
-        plan.apply(frame)
-    with pytest.raises(DataError, match="as many truths"):
-        detection(fitted.correspondence_, np.ones(3, bool), 0.5)
+        assert_raises(DataError, "other data", write_report, tmp_path / "others.html", **about, **parts)
+    assert_raises(ConfigError, "not to DataFrame; load_pairs makes", plan.apply, frame)
+    assert_raises(DataError, "as many truths", detection, fitted.correspondence_, np.ones(3, bool), 0.5)
 
 
 def test_labels_that_never_moved_are_told(frame: pd.DataFrame) -> None:

@@ -6,6 +6,7 @@ import pytest
 from cleanpairs.core.errors import ConfigError, DataError, RefusedError
 from cleanpairs.correspondence.calibration import Calibration, calibrate, positions
 from cleanpairs.estimators.cut import Cut, cut_at
+from tests.helpers import assert_raises
 
 
 @pytest.fixture(scope="module")
@@ -48,10 +49,8 @@ def test_of_equal_scores_all_are_kept_and_count(step: int) -> None:
 
 def test_purity_is_refused_where_it_cannot_be_known(scored: tuple[np.ndarray, np.ndarray, Calibration]) -> None:
     y, _, calibration = scored
-    with pytest.raises(RefusedError, match="no calibrated probabilities"):
-        cut_at(y, None, "crcl", max_wrong=0.05, keep=None)
-    with pytest.raises(RefusedError, match="of no 30 pairs"):
-        cut_at(y, calibration, "auto", max_wrong=1e-5, keep=None)
+    assert_raises(RefusedError, "no calibrated probabilities", cut_at, y, None, "crcl", max_wrong=0.05, keep=None)
+    assert_raises(RefusedError, "of no 30 pairs", cut_at, y, calibration, "auto", max_wrong=1e-5, keep=None)
 
 
 def test_a_share_is_kept_by_any_score(scored: tuple[np.ndarray, np.ndarray, Calibration]) -> None:

@@ -12,6 +12,7 @@ import torch
 from cleanpairs import CRCL, InfoNCE, Pairs
 from cleanpairs.core.errors import DataError
 from cleanpairs.estimators.persistence import load_estimator
+from tests.helpers import assert_raises
 
 FILES = ("config.json", "vocabulary.json", "model.safetensors", "bank.safetensors")
 
@@ -59,8 +60,7 @@ def test_damage_is_named(copy: Path, name: str, damage: str) -> None:
         file.mkdir()
     elif damage != "missing":
         file.write_bytes({"empty": b"", "truncated": whole[: len(whole) // 2], "garbage": b"\x80\x04N."}[damage])
-    with pytest.raises(DataError, match=name.replace(".", r"\.")):
-        load_estimator(copy)
+    assert_raises(DataError, name.replace(".", r"\."), load_estimator, copy)
 
 
 GONE = object()
@@ -84,34 +84,28 @@ def test_a_config_that_makes_no_model(copy: Path, key: str, values: tuple[object
     for value in values:
         changed = {k: v for k, v in {**(whole["state"] if within else whole), key: value}.items() if v is not GONE}
         (copy / "config.json").write_text(json.dumps({**whole, "state": changed} if within else changed))
-        with pytest.raises(DataError, match=f"its {key.rstrip('_')} is" if within else "model"):
-            load_estimator(copy)
+        assert_raises(DataError, f"its {key.rstrip('_')} is" if within else "model", load_estimator, copy)
 
 
 def test_files_of_two_models(copy: Path) -> None:
     vocabulary = json.loads((copy / "vocabulary.json").read_text())
     vocabulary["vocabulary"].append("more")
     (copy / "vocabulary.json").write_text(json.dumps(vocabulary))
-    with pytest.raises(DataError, match="not of one model"):
-        load_estimator(copy)
+    assert_raises(DataError, "not of one model", load_estimator, copy)
 
 
 def test_another_method_is_said(saved: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="holds InfoNCE, not CRCL"):
-        CRCL.from_pretrained(saved)
+    assert_raises(DataError, "holds InfoNCE, not CRCL", CRCL.from_pretrained, saved)
     for nothing in (tmp_path / "nowhere", tmp_path):
-        with pytest.raises(DataError, match=r"config\.json is missing"):
-            load_estimator(nothing)
+        assert_raises(DataError, r"config\.json is missing", load_estimator, nothing)
     file = tmp_path / "file"
     file.write_text("x")
-    with pytest.raises(DataError, match="file"):
-        load_estimator(file)
+    assert_raises(DataError, "file", load_estimator, file)
 
 
 def test_a_run_directory_is_its_model(saved: Path, tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("{}")
-    with pytest.raises(DataError, match=r"is no model of cleanpairs: config\.json is missing"):
-        InfoNCE.from_pretrained(tmp_path)
+    assert_raises(DataError, r"is no model of cleanpairs: config\.json is missing", InfoNCE.from_pretrained, tmp_path)
     shutil.copytree(saved, tmp_path / "model")
     assert InfoNCE.from_pretrained(tmp_path).threshold_ == InfoNCE.from_pretrained(saved).threshold_
 

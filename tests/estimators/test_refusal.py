@@ -13,7 +13,7 @@ from cleanpairs.core.errors import DataError, RefusedError
 from cleanpairs.core.registry import METHODS
 from tests import helpers
 from tests.conftest import Command
-from tests.helpers import picture
+from tests.helpers import assert_raises, picture
 
 SMALL: dict[str, Any] = {
     "backbone": "mlp", "dim": 16, "dim_word": 8, "epochs": 2, "refine_epochs": (1,), "batch_size": 32,
@@ -61,8 +61,7 @@ def test_a_refusal_says_whether_another_order_fits(kind: str, order: np.ndarray,
         vectors = np.random.default_rng(0).normal(size=(200, 16)).astype(np.float32)
         pairs = Pairs.from_arrays([f"caption {i}" for i in order], features=vectors, text_vectors=vectors[order])
         model = METHODS.load("clip-score")(text_encoder="features", image_encoder="features", eval_group_size=16)
-    with pytest.raises(RefusedError, match=said):
-        model.fit(pairs)
+    assert_raises(RefusedError, said, model.fit, pairs)
 
 
 def test_captions_that_stand_an_image_away_are_said_to_stand_all_of_its_rows_away() -> None:
@@ -71,8 +70,7 @@ def test_captions_that_stand_an_image_away_are_said_to_stand_all_of_its_rows_awa
     order = np.roll(np.arange(300), 5)
     pairs = Pairs.from_arrays([f"caption {i}" for i in order], features=vectors, text_vectors=vectors[order])
     model = METHODS.load("clip-score")(text_encoder="features", image_encoder="features", eval_group_size=16)
-    with pytest.raises(RefusedError, match="Rows 1 to 300: the caption of each image stands 5 rows down"):
-        model.fit(pairs)
+    assert_raises(RefusedError, "Rows 1 to 300: the caption of each image stands 5 rows down", model.fit, pairs)
 
 
 @pytest.mark.parametrize("kind", ["rows", "images", "captions"])
@@ -120,17 +118,14 @@ def test_the_share_of_bad_rows_is_a_parameter_and_a_variable(monkeypatch: pytest
     pairs = corpus(40)
     for row in range(12):  # 30 %
         pairs.reasons[row] = "set aside by the test"
-    with pytest.raises(DataError, match="12 of 40 pairs are unusable, more than 20 %"):
-        method("crcl").fit(pairs)
+    assert_raises(DataError, "12 of 40 pairs are unusable, more than 20 %", method("crcl").fit, pairs)
     assert method("crcl", max_bad_share=0.3).fit(pairs).quarantined_.keys() == set(range(12))
     monkeypatch.setenv("CLEANPAIRS_MAX_BAD_SHARE", "0.5")
     method("crcl").fit(pairs)
-    with pytest.raises(DataError, match="more than 10 %"):
-        method("crcl", max_bad_share=0.1).fit(pairs)
+    assert_raises(DataError, "more than 10 %", method("crcl", max_bad_share=0.1).fit, pairs)
     for row in range(40):
         pairs.reasons[row] = "set aside by the test"
-    with pytest.raises(DataError, match="all of 40 pairs are unusable"):
-        method("crcl", max_bad_share=1.0).fit(pairs)
+    assert_raises(DataError, "all of 40 pairs are unusable", method("crcl", max_bad_share=1.0).fit, pairs)
 
 
 def test_where_images_were_looked_for_that_are_missing(tmp_path: Path) -> None:

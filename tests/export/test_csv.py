@@ -14,7 +14,7 @@ from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.data.table_reader import IMAGE_TYPE
 from cleanpairs.export.writing import Export, ExportSettings
 from cleanpairs.verification import verify_path
-from tests.helpers import picture, write_pictures, write_table
+from tests.helpers import assert_raises, picture, write_pictures, write_table
 
 
 def test_a_folder_is_exported_as_it_came(make_plan: Any, mixed: Any, tmp_path: Path) -> None:
@@ -81,8 +81,7 @@ def test_what_a_csv_cannot_hold(make_pairs: Any, make_plan: Any, tmp_path: Path)
         ({"struct": True, "lists": True}, "column 'caption' of type list.*--captions split"),
     ):
         pairs = make_pairs(3, **how)
-        with pytest.raises(ConfigError, match=words):
-            export_pairs(pairs, make_plan(pairs), tmp_path / "cut.csv")
+        assert_raises(ConfigError, words, export_pairs, pairs, make_plan(pairs), tmp_path / "cut.csv")
         if not how:
             with pytest.raises(ConfigError, match=words):  # before there is a plan, which takes its time
                 Export(pairs.source, tmp_path / "out.parquet", ExportSettings(dropped=tmp_path / "cut.csv"))

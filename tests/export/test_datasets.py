@@ -13,6 +13,7 @@ from cleanpairs.core.errors import DataError
 from cleanpairs.data import load_pairs
 from cleanpairs.export import datasets_format, export_pairs, restore_export
 from cleanpairs.export.formats import FORMATS
+from tests.helpers import assert_raises
 
 from .conftest import restored
 
@@ -89,12 +90,9 @@ def test_a_damaged_file_is_not_restored(make_pairs: Any, make_plan: Any, tmp_pat
     raw = bytearray(file.read_bytes())
     raw[len(raw) // 2] ^= 1
     file.write_bytes(raw)
-    with pytest.raises(DataError, match=r"data-00000\.arrow.*SHA-256"):
-        restore_export(out, tmp_path / "back.parquet")
+    assert_raises(DataError, r"data-00000\.arrow.*SHA-256", restore_export, out, tmp_path / "back.parquet")
     assert not (tmp_path / "back.parquet").exists()
     file.write_bytes(raw[: len(raw) // 3])
-    with pytest.raises(DataError, match=r"data-00000\.arrow"):
-        FORMATS.load("datasets").count(out)
+    assert_raises(DataError, r"data-00000\.arrow", FORMATS.load("datasets").count, out)
     (out / "state.json").write_text("{}")
-    with pytest.raises(DataError, match="read for its data files"):
-        FORMATS.load("datasets").count(out)
+    assert_raises(DataError, "read for its data files", FORMATS.load("datasets").count, out)

@@ -16,8 +16,8 @@ from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError, Outp
 from cleanpairs.export.writing import ExportWork
 from cleanpairs.repair.plan import RepairPlan, wrong_in_output
 from cleanpairs.verification import verify_path
+from tests.helpers import assert_raises, plan_of, write_pictures, write_table
 from tests.helpers import picture as png
-from tests.helpers import plan_of, write_pictures, write_table
 
 from .conftest import columns, restored
 
@@ -191,8 +191,7 @@ def test_the_truth_of_lists_runs_along_the_captions(tmp_path: Path, explode: boo
 
 def test_pairs_in_memory_cannot_be_exported(tmp_path: Path) -> None:
     pairs = Pairs.from_arrays(["a", "b"], features=np.eye(2))
-    with pytest.raises(DataError, match="memory"):
-        export_pairs(pairs, plan_of(pairs), tmp_path / "out.parquet")
+    assert_raises(DataError, "memory", export_pairs, pairs, plan_of(pairs), tmp_path / "out.parquet")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -218,8 +217,7 @@ def test_outputs_that_exist_or_collide(flat: Pairs, mixed: RepairPlan, tmp_path:
     with pytest.raises(ConfigError, match="own path"):
         export_pairs(flat, mixed, tmp_path / "a.parquet", ledger=tmp_path / "a.parquet")
     before = (tmp_path / "in.parquet").read_bytes()
-    with pytest.raises(OutputExistsError, match="input"):
-        export_pairs(flat, mixed, tmp_path / "in.parquet", overwrite=True)
+    assert_raises(OutputExistsError, "input", export_pairs, flat, mixed, tmp_path / "in.parquet", overwrite=True)
     assert (tmp_path / "in.parquet").read_bytes() == before
 
 
@@ -231,8 +229,7 @@ def test_a_changed_input_and_other_data_are_refused(flat: Pairs, mixed: RepairPl
     with pytest.raises(ConfigError, match=r"no setting 'overwrit'; did you mean 'overwrite'\? \(known: about, "):
         export_pairs(flat, mixed, tmp_path / "out.parquet", overwrit=True)
     write_flat(tmp_path / "in.parquet", 12, site=[7] * 12)
-    with pytest.raises(DataError, match="changed"):
-        export_pairs(flat, mixed, tmp_path / "out.parquet")
+    assert_raises(DataError, "changed", export_pairs, flat, mixed, tmp_path / "out.parquet")
     assert not (tmp_path / "out.parquet").exists()
 
 

@@ -13,6 +13,7 @@ import pytest
 from cleanpairs import export_pairs, load_pairs, restore_export
 from cleanpairs.core.errors import ConfigError, OutputExistsError
 from cleanpairs.export.formats import FORMATS, choose_format
+from tests.helpers import assert_raises
 
 from .conftest import named
 
@@ -48,8 +49,7 @@ def test_the_suffix_or_the_name(out: str, name: str | None, chosen: str, where: 
     ],
 )
 def test_what_is_not_clear(out: str, name: str | None, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        choose_format(out, name)
+    assert_raises(ConfigError, message, choose_format, out, name)
 
 
 @pytest.mark.parametrize(
@@ -103,8 +103,7 @@ def test_a_directory_of_somebody_else(name: str, make_pairs: Any, make_plan: Any
     export_pairs(pairs, plan, out, format=name, overwrite=True)  # an empty one is nobody's
     export_pairs(pairs, plan, out, format=name, overwrite=True)
     (out / "notes.txt").write_text("mine")
-    with pytest.raises(OutputExistsError, match=r"'notes\.txt'"):
-        export_pairs(pairs, plan, out, format=name, overwrite=True)
+    assert_raises(OutputExistsError, r"'notes\.txt'", export_pairs, pairs, plan, out, format=name, overwrite=True)
     assert (out / "notes.txt").exists()
 
 

@@ -20,6 +20,7 @@ from cleanpairs.export import CardFacts, export_pairs, push_export
 from cleanpairs.export.formats import FORMATS
 from cleanpairs.export.pushing import check_push, model_card, push_files, push_model
 from tests import helpers
+from tests.helpers import assert_raises
 
 from .conftest import named
 
@@ -131,8 +132,7 @@ def test_of_an_earlier_upload_nothing_is_left(hub: Hub, make_pairs: Any, make_pl
 def test_a_uid_list(hub: Hub, make_pairs: Any, make_plan: Any, tmp_path: Path) -> None:
     pairs = make_pairs(2)
     export_pairs(pairs, make_plan(pairs), tmp_path / "kept.npy", card=tmp_path / "card.md")
-    with pytest.raises(ConfigError, match=r"no dataset card .*kept\.npy\.card\.md"):
-        push_export(tmp_path / "kept.npy", "me/uids")
+    assert_raises(ConfigError, r"no dataset card .*kept\.npy\.card\.md", push_export, tmp_path / "kept.npy", "me/uids")
     push_export(tmp_path / "kept.npy", "me/uids", card=tmp_path / "card.md")
     assert hub.repos["dataset", "me/uids"]["uids.npy"] == (tmp_path / "kept.npy").read_bytes()
 
@@ -142,10 +142,8 @@ def test_an_export_that_was_edited_is_not_pushed(hub: Hub, make_pairs: Any, make
     export_pairs(pairs, make_plan(pairs), tmp_path / "shards", format="webdataset")
     with open(tmp_path / "shards" / "00000.tar", "ab") as tar:
         tar.write(b"\0")
-    with pytest.raises(DataError, match=r"00000\.tar is not the file"):
-        push_export(tmp_path / "shards", "me/clean")
-    with pytest.raises(DataError, match="no file"):
-        push_export(tmp_path / "nothing", "me/clean")
+    assert_raises(DataError, r"00000\.tar is not the file", push_export, tmp_path / "shards", "me/clean")
+    assert_raises(DataError, "no file", push_export, tmp_path / "nothing", "me/clean")
     assert hub.repos == {}
 
 
@@ -172,8 +170,7 @@ def test_a_model_and_its_card(hub: Hub, tmp_path: Path) -> None:
     assert "secret" not in card and hub.private == {"me/model": False}
     assert "licence is unknown" in model_card("me/x", CardFacts())
     (run / "model" / "config.json").unlink()
-    with pytest.raises(DataError, match=r"config\.json"):
-        push_model(run / "model", "me/model", about=CardFacts())
+    assert_raises(DataError, r"config\.json", push_model, run / "model", "me/model", about=CardFacts())
 
 
 @pytest.mark.parametrize("repo", ["clean", "a/b/c", "me/", "me/cl ean", "-me/x", ""])
@@ -189,8 +186,7 @@ def test_a_name_that_is_none(hub: Hub, repo: str) -> None:
 )
 def test_a_hub_that_refuses(hub: Hub, status: int, error: type[Exception], words: str) -> None:
     hub.refuse = status
-    with pytest.raises(error, match=words):
-        push_files("me/x", {"a": b""}, kind="model", message="m")
+    assert_raises(error, words, push_files, "me/x", {"a": b""}, kind="model", message="m")
 
 
 def test_no_network_no_token_and_offline(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,13 +197,11 @@ def test_no_network_no_token_and_offline(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(OutputError, match=r"cannot be pushed.*whole on disk.*cleanpairs push"):
         push_files("me/x", {"a": b""}, kind="model", message="m")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(OutputError, match="HF_HUB_OFFLINE is set"):
-        check_push("me/x")
+    assert_raises(OutputError, "HF_HUB_OFFLINE is set", check_push, "me/x")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.delenv("HF_TOKEN")
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", "/nonexistent/token")
-    with pytest.raises(ConfigError, match=r"no token.*HF_TOKEN"):
-        check_push("me/x")
+    assert_raises(ConfigError, r"no token.*HF_TOKEN", check_push, "me/x")
     with pytest.raises(DataError, match="is no model directory"):  # which a token would not mend
         push_model("/nonexistent", "me/x", about=CardFacts())
 
@@ -238,7 +232,6 @@ def test_a_model_is_pushed_and_loaded_by_its_name(hub: Hub, tmp_path: Path, monk
     (tmp_path / "cache" / "config.json").write_text(json.dumps(config | {"versions": {"torch": "2.4.0"}}))
     InfoNCE.from_pretrained(tmp_path / "cache").push_to_hub("us/again")
     assert b"torch 2.4.0" in hub.repos["model", "us/again"]["README.md"]
-    with pytest.raises(DataError, match="no directory"):
-        InfoNCE.from_pretrained(tmp_path / "nowhere" / "model")
+    assert_raises(DataError, "no directory", InfoNCE.from_pretrained, tmp_path / "nowhere" / "model")
     model.calibrate({i: i % 2 == 0 for i in range(20)}).push_to_hub("us/answered")  # it keeps the scores of the fit
     assert b"of the pairs" not in hub.repos["model", "us/answered"]["README.md"]

@@ -19,7 +19,7 @@ from cleanpairs.export.decisions import PlanFile
 from cleanpairs.export.writing import Export, ExportSettings
 from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
 from cleanpairs.repair.plan import write_plan as write_plan_file
-from tests.helpers import InParts, plan_of, vector_column, write_table
+from tests.helpers import InParts, assert_raises, plan_of, vector_column, write_table
 from tests.helpers import picture as png
 
 from .conftest import restored
@@ -116,8 +116,7 @@ def test_parts_put_together_are_the_same_files_and_a_stopped_job_goes_on(tmp_pat
     plan = write_plan(tmp_path / "plan.parquet", data)
     whole, engine = streamed(plan, tmp_path), InParts()
     if n > 14:
-        with pytest.raises(DataError, match="stopped"):
-            streamed(plan, tmp_path, InParts(stops=1), "parts")
+        assert_raises(DataError, "stopped", streamed, plan, tmp_path, InParts(stops=1), "parts")
         assert not (tmp_path / "parts.parquet").exists()
         left = sorted(p.name for p in (tmp_path / "parts.parquet.parts").iterdir())
         assert left == [".job-lock", "manifest", "part-000002", "part-000003", "part-000004"]
@@ -133,14 +132,12 @@ def test_a_plan_in_memory_is_divided_too(tmp_path: Path) -> None:
     data = write_input(tmp_path / "in.parquet", 61, true_mismatch=[False] * 61, true_key=[f"k{i}" for i in range(61)])
     plan = write_plan(tmp_path / "plan.parquet", data)
     wanted, at = in_memory(plan, tmp_path), files(tmp_path, "parts")
-    with pytest.raises(DataError, match="stopped"):
-        export_plan(plan, **at, engine=InParts(stops=2))
+    assert_raises(DataError, "stopped", export_plan, plan, **at, engine=InParts(stops=2))
     engine = InParts()
     export_plan(plan, **at, engine=engine)
     assert engine.done == 3
     assert all(pq.read_table(at[role]).equals(wanted[role]) for role in ROLES)
-    with pytest.raises(DataError, match="stopped"):
-        export_plan(plan, **at, engine=InParts(stops=2), overwrite=True)
+    assert_raises(DataError, "stopped", export_plan, plan, **at, engine=InParts(stops=2), overwrite=True)
     other = write_plan(tmp_path / "other.parquet", data, seed=1)
     export_plan(other, **at, engine=InParts(), overwrite=True)  # of the parts of before nothing is mixed in
     (tmp_path / "other").mkdir()
@@ -199,8 +196,7 @@ def test_plans_that_cannot_be_carried_out(tmp_path: Path, column: str, value: An
 
     plan = write_plan(tmp_path / "plan.parquet", write_input(tmp_path / "in.parquet", 61), edit=edit)
     if column not in ("caption", "key") and value != 6:  # what follows from actions and donors is followed if edited
-        with pytest.raises(DataError, match=says):
-            streamed(plan, tmp_path)
+        assert_raises(DataError, says, streamed, plan, tmp_path)
     with pytest.raises(DataError, match=says):
         export_plan(write_table(plan, pq.read_table(plan)), tmp_path / "out.parquet")  # as another program writes it
     assert sorted(p.name for p in tmp_path.iterdir()) == ["in.parquet", "plan.parquet"]
@@ -218,6 +214,5 @@ def test_an_input_that_changes_meanwhile_is_noticed(tmp_path: Path, monkeypatch:
 
     counted = writing.count_actions
     monkeypatch.setattr(writing, "count_actions", change)
-    with pytest.raises(DataError, match="has changed"):
-        export_plan(plan, tmp_path / "out.parquet")
+    assert_raises(DataError, "has changed", export_plan, plan, tmp_path / "out.parquet")
     assert not (tmp_path / "out.parquet").exists()

@@ -18,7 +18,7 @@ from cleanpairs.data import writing as data_writing
 from cleanpairs.export import ExportSummary, diff_export, export_pairs, restore, restore_export
 from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.verification import verify_path
-from tests.helpers import edit_exported, embedding_folder, plan_of, write_pictures, write_table
+from tests.helpers import assert_raises, edit_exported, embedding_folder, plan_of, write_pictures, write_table
 from tests.helpers import picture as png
 
 from .conftest import columns, restored
@@ -322,8 +322,7 @@ def test_the_files_may_be_moved_together_and_the_ledger_apart(exported: Path, tm
         (tmp_path / name).rename(there / name)
     restore_export(there / "out.parquet", tmp_path / "back.parquet")
     (there / "out.parquet.ledger.parquet").rename(tmp_path / "elsewhere.parquet")
-    with pytest.raises(DataError, match=r"no ledger .*--ledger"):
-        restore_export(there / "out.parquet", tmp_path / "b.parquet")
+    assert_raises(DataError, r"no ledger .*--ledger", restore_export, there / "out.parquet", tmp_path / "b.parquet")
     restore_export(there / "out.parquet", tmp_path / "b.parquet", ledger=tmp_path / "elsewhere.parquet")
     assert (tmp_path / "b.parquet").read_bytes() == (tmp_path / "back.parquet").read_bytes()
 
@@ -353,15 +352,12 @@ def test_a_file_edited_since_is_not_undone(exported: Path, tmp_path: Path, name:
 
 def test_what_cannot_be_opened(exported: Path, tmp_path: Path) -> None:
     back, manifest = tmp_path / "back.parquet", tmp_path / "out.parquet.manifest.json"
-    with pytest.raises(DataError, match="there is no file"):
-        restore_export(tmp_path / "nothing.parquet", back)
-    with pytest.raises(DataError, match=r"in\.parquet\.manifest\.json"):
-        restore_export(tmp_path / "in.parquet", back)
+    assert_raises(DataError, "there is no file", restore_export, tmp_path / "nothing.parquet", back)
+    assert_raises(DataError, r"in\.parquet\.manifest\.json", restore_export, tmp_path / "in.parquet", back)
     whole = manifest.read_text()
     for text in ("", "[]", '{"files": 3}', '{"files": {"a": 3}}', whole.replace('"role"', '"part"')):
         manifest.write_text(text)
-        with pytest.raises(DataError, match="cannot be read as the manifest"):
-            restore_export(exported, back)
+        assert_raises(DataError, "cannot be read as the manifest", restore_export, exported, back)
     manifest.write_text(whole)
     assert not back.exists() and restore_export(exported, back).rows == N
 
@@ -389,19 +385,16 @@ def test_a_ledger_without_its_note_is_refused(exported: Path, tmp_path: Path, ch
 
     edited = annotated if change != "rows" else lambda table: table.drop_columns(ROWS)
     edit_exported(Path(f"{exported}.ledger.parquet"), edited)
-    with pytest.raises(DataError, match=message):
-        restore_export(exported, tmp_path / "back.parquet")
+    assert_raises(DataError, message, restore_export, exported, tmp_path / "back.parquet")
     assert not (tmp_path / "back.parquet").exists()
 
 
 def test_the_export_and_what_exists_are_not_written_over(exported: Path, tmp_path: Path) -> None:
     before = (tmp_path / "in.parquet").read_bytes()
-    with pytest.raises(OutputExistsError, match="--overwrite"):
-        restore_export(exported, tmp_path / "in.parquet")
+    assert_raises(OutputExistsError, "--overwrite", restore_export, exported, tmp_path / "in.parquet")
     assert (tmp_path / "in.parquet").read_bytes() == before
     for name in ("out.parquet", "out.parquet.ledger.parquet", "out.parquet.manifest.json"):
-        with pytest.raises(OutputExistsError, match="input"):
-            restore_export(exported, tmp_path / name, overwrite=True)
+        assert_raises(OutputExistsError, "input", restore_export, exported, tmp_path / name, overwrite=True)
     table = pq.read_table(tmp_path / "in.parquet")
     restore_export(exported, tmp_path / "in.parquet", overwrite=True)
     assert pq.read_table(tmp_path / "in.parquet").equals(table, check_metadata=True)
@@ -460,11 +453,9 @@ def test_a_mixture_of_two_exports_is_never_undone(exported: Path, tmp_path: Path
     export_pairs(pairs, random_plan(pairs, 2), new)
     for name in (f"{new.name}.ledger.parquet", f"{new.name}.manifest.json"):
         shutil.copy(new.with_name(name), tmp_path)
-        with pytest.raises(DataError, match="cut short"):
-            restore_export(exported, tmp_path / "back.parquet")
+        assert_raises(DataError, "cut short", restore_export, exported, tmp_path / "back.parquet")
         assert not (tmp_path / "back.parquet").exists()
-        with pytest.raises(DataError, match="cut short"):
-            diff_export(exported)
+        assert_raises(DataError, "cut short", diff_export, exported)
     export_pairs(pairs, random_plan(pairs, 2), exported, overwrite=True)
     assert restore_export(exported, tmp_path / "back.parquet").rows == N
 

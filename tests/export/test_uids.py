@@ -15,7 +15,7 @@ from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.ops.columns import with_columns
 from cleanpairs.repair.actions import REASONS, UNDETERMINED
 from cleanpairs.verification import verify_path
-from tests.helpers import write_table
+from tests.helpers import assert_raises, write_table
 
 
 def documented(uids: list[str]) -> np.ndarray:
@@ -42,14 +42,12 @@ def test_only_what_was_kept_as_it_was(
     assert np.array_equal(found, documented(np.repeat([uids[i] for i in (0, 4, 5, 6)], times).tolist()))
     assert verify_path(tmp_path / "kept.npy").ok
     if repeats > 1:
-        with pytest.raises(ConfigError, match="repeats=4"):
-            export_pairs(pairs, plan, tmp_path / "out.parquet")
+        assert_raises(ConfigError, "repeats=4", export_pairs, pairs, plan, tmp_path / "out.parquet")
     ledger = pq.read_table(tmp_path / "kept.npy.ledger.parquet").to_pylist()
     assert ledger[1]["action"] == "drop" and "list of uids" in ledger[1]["reason"] and ledger[1]["out_row"] is None
     assert json.loads((tmp_path / "kept.npy.manifest.json").read_text())["format"] == "uids"
     assert diff_export(tmp_path / "kept.npy").counts["drop"] == 3
-    with pytest.raises(ConfigError, match="uids"):
-        restore_export(tmp_path / "kept.npy", tmp_path / "back.parquet")
+    assert_raises(ConfigError, "uids", restore_export, tmp_path / "kept.npy", tmp_path / "back.parquet")
 
 
 def test_a_list_has_no_column_that_gave_way(tmp_path: Path, make_plan: Any) -> None:
@@ -78,8 +76,7 @@ def test_what_gives_no_list(make_pairs: Any, make_plan: Any, tmp_path: Path) -> 
     with pytest.raises(DataError, match=rf"1 uids occur more than once, as {'a' * 32}"):
         export_pairs(pairs, make_plan(pairs), tmp_path / "kept.npy")
     pairs = make_pairs(3, lists=True)
-    with pytest.raises(ConfigError, match="several captions"):
-        export_pairs(pairs, make_plan(pairs), tmp_path / "kept.npy")
+    assert_raises(ConfigError, "several captions", export_pairs, pairs, make_plan(pairs), tmp_path / "kept.npy")
     pairs = make_pairs(3)
     table = pq.read_table(pairs.source.paths[0]).rename_columns(["key", "uids", "image", "caption"])
     pairs = load_pairs(write_table(tmp_path / "uids.parquet", table))

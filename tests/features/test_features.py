@@ -12,7 +12,7 @@ from cleanpairs import CRCL, load_pairs
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.encoders.efficientnet_lite import EfficientNetLite0
 from cleanpairs.features import image_matrix, resolve_image_encoder
-from tests.helpers import encoded, vector_column, write_table
+from tests.helpers import assert_raises, encoded, vector_column, write_table
 
 SMALL = {"dim": 16, "dim_word": 8, "epochs": 1, "refine_epochs": (), "freeze": 1, "batch_size": 8, "image_size": 32}
 
@@ -44,8 +44,7 @@ def test_frozen_features_come_from_the_cache_the_second_time(tmp_path: Path, mon
     loaded = load_pairs(tmp_path / "a.parquet")
     for some in (loaded[1:], loaded.with_captions(["x", "y", "z"]), loaded):
         np.testing.assert_array_equal(image_matrix(some, image_size=224).array, first.array)
-    with pytest.raises(AssertionError, match="encoded again"):
-        image_matrix(pairs, image_size=64)  # another size is another key
+    assert_raises(AssertionError, "encoded again", image_matrix, pairs, image_size=64)  # another size is another key
 
 
 @pytest.mark.parametrize("vectors", [False, True], ids=["alone", "beside the same vectors"])
@@ -99,7 +98,5 @@ def test_a_truncated_image_is_quarantined_with_its_reason_and_survives_the_cache
 def test_an_encoder_that_does_not_fit_the_data_is_refused() -> None:
     assert resolve_image_encoder("auto", "features") == "features"
     assert resolve_image_encoder("auto", "bytes") == "efficientnet_lite0"
-    with pytest.raises(ConfigError, match="precomputed vectors"):
-        resolve_image_encoder("features", "bytes")
-    with pytest.raises(ConfigError, match="one of auto, features, efficientnet_lite0"):
-        resolve_image_encoder("cn", "bytes")
+    assert_raises(ConfigError, "precomputed vectors", resolve_image_encoder, "features", "bytes")
+    assert_raises(ConfigError, "one of auto, features, efficientnet_lite0", resolve_image_encoder, "cn", "bytes")

@@ -21,7 +21,7 @@ from cleanpairs.methods.auto_training import AutoTraining, first_within_one_stan
 from cleanpairs.methods.untrained import plant
 from cleanpairs.ops.normalised_similarity import VectorPairs
 from cleanpairs.trainer.context import EpochContext
-from tests.helpers import WORDS, reloaded
+from tests.helpers import WORDS, assert_raises, reloaded
 
 
 def corpus(n: int, seed: int = 0) -> Pairs:
@@ -192,8 +192,7 @@ def test_the_regression_beside_the_networks_retrieves_more_and_is_kept(tmp_path:
 
 
 def test_no_more_than_sixteen_networks() -> None:
-    with pytest.raises(ConfigError, match="networks"):
-        Auto(networks=17).fit(corpus(100))
+    assert_raises(ConfigError, "networks", Auto(networks=17).fit, corpus(100))
 
 
 def test_images_whose_captions_are_all_wrong_are_found_and_counted() -> None:

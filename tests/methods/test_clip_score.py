@@ -12,7 +12,7 @@ from cleanpairs import ClipScore, Pairs
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.encoders.pretrained import PretrainedCLIP
 from tests.encoders.conftest import made, save_clip
-from tests.helpers import picture
+from tests.helpers import assert_raises, picture
 
 pytest.importorskip("transformers")
 pytest.importorskip("tokenizers")
@@ -33,8 +33,7 @@ def test_the_correspondence_is_the_cosine_and_another_model_or_regions_are_refus
     np.testing.assert_allclose(model.score_pairs(pairs), model.correspondence_, atol=1e-6)
     np.testing.assert_allclose(model.encode_images(pairs), z_image, atol=1e-6)
     np.testing.assert_allclose(model.encode_texts(CAPTIONS), z_text, atol=1e-6)
-    with pytest.raises(ConfigError, match="list"):
-        model.encode_texts("one caption")
+    assert_raises(ConfigError, "list", model.encode_texts, "one caption")
     pixels = np.stack([np.asarray(image) for image in opened]).transpose(0, 3, 1, 2)
     np.testing.assert_allclose(model.encode_images(pixels), z_image, atol=1e-6)
     assert model.tau_ == pytest.approx(encoder.temperature)
@@ -42,7 +41,6 @@ def test_the_correspondence_is_the_cosine_and_another_model_or_regions_are_refus
     config = json.loads((path / "config.json").read_text(encoding="utf-8"))
     config["pretrained"]["fingerprint"] = "0" * 64
     (path / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    with pytest.raises(DataError, match="is not the model that"):
-        ClipScore.from_pretrained(path)
+    assert_raises(DataError, "is not the model that", ClipScore.from_pretrained, path)
     with pytest.raises(DataError, match="9 x 24"):
         ClipScore(**settings).fit(Pairs.from_arrays(CAPTIONS, features=np.ones((8, 9, 24), np.float32)))

@@ -12,7 +12,7 @@ from sklearn.metrics import roc_auc_score
 from cleanpairs import ClipScore, load_pairs
 from cleanpairs.cli import cli
 from cleanpairs.core.errors import ConfigError, DataError
-from tests.helpers import picture, reloaded
+from tests.helpers import assert_raises, picture, reloaded
 
 NAMES = "clip_score,other,judge,aesthetic"
 
@@ -68,8 +68,7 @@ def test_what_cannot_be(data: tuple[Path, np.ndarray], tmp_path: Path) -> None:
         ({"score_column": "clip_score,judge"}, DataError, "no scores 'judge'.*--column score=judge"),
         ({"score_column": "other", "label_column": "human"}, ConfigError, "weighs several scores"),
     ):
-        with pytest.raises(error, match=words):
-            ClipScore(**settings).fit(few)
+        assert_raises(error, words, ClipScore(**settings).fit, few)
     with pytest.raises(DataError, match=r"'caption' of .* is string; a score must be a number"):
         load_pairs(path, score_columns="caption")
     labelled = load_pairs(path, score_columns="other,judge,human", limit=100)

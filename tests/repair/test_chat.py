@@ -14,6 +14,7 @@ from PIL import Image
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.repair.chat import ChatSettings, ChatWriter
 from cleanpairs.repair.recaption import recaption
+from tests.helpers import assert_raises
 from tests.repair.test_recaption import Namer, by_colour, corpus
 
 
@@ -131,17 +132,13 @@ def test_what_cannot_be_asked_or_read(tmp_path: Path) -> None:
     file = tmp_path / "prompt.txt"
     for text in ("Mend {captions}", " "):
         file.write_text(text)
-        with pytest.raises(ConfigError, match=r"prompt\.txt must be text with"):
-            ChatWriter(ChatSettings(prompt=str(file)))
-    with pytest.raises(ConfigError, match="--recaption-model"):
-        ChatWriter(ChatSettings(), requests=file)
+        assert_raises(ConfigError, r"prompt\.txt must be text with", ChatWriter, ChatSettings(prompt=str(file)))
+    assert_raises(ConfigError, "--recaption-model", ChatWriter, ChatSettings(), requests=file)
     for body in ([1], {"temperature": float("nan")}, {"day": date(2020, 1, 1)}):
-        with pytest.raises(ConfigError, match="body of recaption"):
-            ChatSettings(body=body)  # type: ignore[arg-type]
+        assert_raises(ConfigError, "body of recaption", ChatSettings, body=body)
     file.write_text(json.dumps({"custom_id": "a", "method": "POST", "body": {}}))
     for path, why in ((file, "line 1 of .* is a request"), (tmp_path / "none.jsonl", "cannot be read as answers")):
-        with pytest.raises(DataError, match=why):
-            ChatWriter(ChatSettings(), [path])
+        assert_raises(DataError, why, ChatWriter, ChatSettings(), [path])
 
 
 @pytest.mark.parametrize("texts", [["one"], [None] * 6])
@@ -150,5 +147,4 @@ def test_a_writer_that_gives_something_else_is_refused(texts: Sequence[Any]) -> 
         def caption(self, images: Any, captions: Any, words: Any) -> Any:
             return texts
 
-    with pytest.raises(ConfigError, match="a text for each of 6 images"):
-        recaption(*corpus(), Odd(), by_colour)
+    assert_raises(ConfigError, "a text for each of 6 images", recaption, *corpus(), Odd(), by_colour)

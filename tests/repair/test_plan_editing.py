@@ -14,6 +14,7 @@ from cleanpairs import Pairs, export_pairs, load_pairs
 from cleanpairs.core.errors import DataError, OutputExistsError
 from cleanpairs.ops.columns import with_columns
 from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
+from tests.helpers import assert_raises
 from tests.helpers import plan_of as by_hand
 
 TEXTS = ["a dog", "=SUM(1)", "'quoted", 'two\r\nlines, "and";\tcommas\n', "", "naïve 日本語", "-5", "plain"]
@@ -118,8 +119,7 @@ def test_a_blank_caption_is_none(tmp_path: Path) -> None:
 def test_a_caption_of_somebodys_own_is_refused_by_name(tmp_path: Path) -> None:
     for row, action in ((7, "keep"), (0, "rematch_text")):
         plan_of({row: {"caption": "what I see"}}).save(tmp_path / "plan.parquet", overwrite=True)
-        with pytest.raises(DataError, match=f"pair {row} .*what I see.*{action}"):
-            RepairPlan.load(tmp_path / "plan.parquet")
+        assert_raises(DataError, f"pair {row} .*what I see.*{action}", RepairPlan.load, tmp_path / "plan.parquet")
 
 
 @pytest.mark.parametrize(
@@ -136,8 +136,7 @@ def test_a_caption_of_somebodys_own_is_refused_by_name(tmp_path: Path) -> None:
     ],
 )
 def test_edits_that_make_no_plan(tmp_path: Path, change: tuple[str, str], said: str) -> None:
-    with pytest.raises(DataError, match=said):
-        edited(tmp_path, change)
+    assert_raises(DataError, said, edited, tmp_path, change)
 
 
 def test_pandas_may_have_written_it(tmp_path: Path) -> None:
@@ -149,8 +148,7 @@ def test_pandas_may_have_written_it(tmp_path: Path) -> None:
     assert RepairPlan.load(tmp_path / "plan.csv").table.equals(plan.table)
     text = (tmp_path / "plan.csv").read_text(encoding="utf-8")
     (tmp_path / "plan.csv").write_text(text.replace(",1.0,k1", ",1.5,k1"), encoding="utf-8")
-    with pytest.raises(DataError, match="cannot be read as a plan"):
-        RepairPlan.load(tmp_path / "plan.csv")
+    assert_raises(DataError, "cannot be read as a plan", RepairPlan.load, tmp_path / "plan.csv")
 
 
 def test_pandas_loses_the_leading_zeros_of_keys(tmp_path: Path) -> None:
@@ -174,8 +172,7 @@ def test_rows_that_were_sorted_are_put_back_and_those_left_out_are_named(tmp_pat
     rows.sort_values("correspondence", ascending=False).to_csv(path, index=False)
     assert RepairPlan.load(path).table["key"].to_pylist() == [f"k{i}" for i in range(8)]
     rows.drop(index=3).to_csv(path, index=False)
-    with pytest.raises(DataError, match=r"no row of pair 3: .* action 'drop'"):
-        RepairPlan.load(path)
+    assert_raises(DataError, r"no row of pair 3: .* action 'drop'", RepairPlan.load, path)
 
 
 @pytest.mark.parametrize("n", [0, 2])
@@ -190,13 +187,11 @@ def test_what_a_plan_notes_is_in_its_csv(tmp_path: Path, n: int) -> None:
     found = RepairPlan.load(path)
     assert (found.threshold, found.min_repair_score, found.fingerprint) == (0.25, 0.5, "f" * 64)
     assert found.note == plan.note and found.table.equals(plan.table)
-    with pytest.raises(OutputExistsError, match="overwrite"):
-        plan.save(path)
+    assert_raises(OutputExistsError, "overwrite", plan.save, path)
     plan.save(path, overwrite=True)
     rows = pd.read_csv(path)
     rows.drop(columns=rows.columns[-1]).to_csv(path, index=False)
-    with pytest.raises(DataError, match=r"plan\.csv is no repair plan: it lacks what is noted"):
-        RepairPlan.load(path)
+    assert_raises(DataError, r"plan\.csv is no repair plan: it lacks what is noted", RepairPlan.load, path)
 
 
 @pytest.mark.parametrize("lists", [False, True])

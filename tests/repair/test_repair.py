@@ -16,7 +16,7 @@ from cleanpairs.repair.plan_input import PlanInput
 from cleanpairs.repair.planning import plan_repairs as plan_with
 from cleanpairs.repair.planning import repair_probability
 from cleanpairs.repair.settings import RepairSettings
-from tests.helpers import unit
+from tests.helpers import assert_raises, unit
 
 
 def plan_repairs(
@@ -275,15 +275,13 @@ def test_apply_keeps_what_it_should_and_truth_vectors_and_scores_follow() -> Non
 
 def test_a_plan_for_other_data_is_refused() -> None:
     plan = Corpus(40, 0.3).plan()
-    with pytest.raises(DataError, match="41"):
-        plan.apply(Corpus(41, 0.3).pairs)
+    assert_raises(DataError, "41", plan.apply, Corpus(41, 0.3).pairs)
 
 
 def test_settings_are_checked() -> None:
     bad = {"take_from": "all", "targets": "row", "threshold": 2.0, "candidates": 0, "max_reuse": 0, "strategy": "best"}
     for name, value in {**bad, "min_confidence": 1.5, "n_donors": 0}.items():
-        with pytest.raises(ConfigError, match=name):
-            Corpus(4, 0.5).plan(**{name: value})
+        assert_raises(ConfigError, name, Corpus(4, 0.5).plan, **{name: value})
     for changes in ({"repairs": "probable"}, {"targets": "image"}):
         with pytest.raises(ConfigError, match=r"--donors.*--repairs plausible"):
             RepairSettings(**{"repairs": "plausible", "n_donors": 5, **changes})
@@ -294,8 +292,7 @@ def test_wrong_shapes_and_non_finite_numbers_are_refused() -> None:
     with pytest.raises(DataError, match="correspondence must be"):
         plan_repairs(corpus.pairs, np.ones(5), corpus.z_image, corpus.z_text, scorer, threshold=0.1)
     corpus.z_image[2] = np.nan
-    with pytest.raises(RefusedError, match="1 images"):
-        corpus.plan()
+    assert_raises(RefusedError, "1 images", corpus.plan)
     corpus = Corpus(6, 1.0)
     z = corpus.z_image, corpus.z_text
     with pytest.raises(RefusedError, match="non-finite scores"):

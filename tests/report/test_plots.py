@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from cleanpairs import CRCL, Pairs
 from cleanpairs.core.errors import ConfigError, DataError, NotFittedError
 from cleanpairs.report import plot_pairs, plot_scores, plot_training
-from tests.helpers import picture
+from tests.helpers import assert_raises, picture
 
 
 @pytest.fixture(autouse=True)
@@ -40,8 +40,7 @@ def test_bars_hold_every_scored_pair_once_and_the_line_is_the_threshold() -> Non
     assert "mismatched pairs" in {t.get_text() for t in split.get_legend().get_texts()}
     some = plot_scores(y, 0.25, truth=np.ma.array(wrong, mask=np.arange(len(y)) >= 7))
     assert sum(p.get_height() for p in some.patches) == 7  # the truth of the others is unknown
-    with pytest.raises(DataError, match="the truth is about"):
-        plot_scores([0.1, 0.2], 0.5, truth=np.array([True]))
+    assert_raises(DataError, "the truth is about", plot_scores, [0.1, 0.2], 0.5, truth=np.array([True]))
 
 
 @pytest.mark.parametrize("y", [[], [0.5], [np.nan], [0.0, 1.0], np.zeros(100)])
@@ -91,8 +90,7 @@ def test_pairs_are_drawn_with_caption_and_score() -> None:
         (ConfigError, "0 to 5, found 6", y, {"which": [6]}),
         (DataError, "about 2 pairs", y[:2], {}),
     ):
-        with pytest.raises(error, match=words):
-            plot_pairs(pairs, scores, 0.5, **asked)
+        assert_raises(error, words, plot_pairs, pairs, scores, 0.5, **asked)
     assert len(plot_pairs(pairs, np.full(6, np.nan), 0.5)) == 0
 
 
@@ -101,15 +99,13 @@ def test_an_estimator_plots_itself(tmp_path: Path) -> None:
     pairs = Pairs.from_arrays([f"word{i % 4} thing" for i in range(24)], features=rng.normal(size=(24, 8)))
     model = CRCL(backbone="mlp", epochs=1, refine_epochs=(), batch_size=8, dim=8, dim_word=8)
     for plot in (model.plot_scores, model.plot_training, lambda: model.plot_pairs(pairs)):
-        with pytest.raises(NotFittedError, match="call fit"):
-            plot()
+        assert_raises(NotFittedError, "call fit", plot)
     model.fit(pairs)
     ax = Figure().subplots()
     assert model.plot_scores(ax=ax) is ax and model.plot_training().get_xlabel() == "epoch"
     assert len(model.plot_pairs(pairs, "best", count=3)) == 3
     loaded = type(model).from_pretrained(model.save_pretrained(tmp_path / "model"))
     for plot in (loaded.plot_scores, loaded.plot_training):  # they need the scores of the fit
-        with pytest.raises(NotFittedError, match="a loaded model holds no scores"):
-            plot()
+        assert_raises(NotFittedError, "a loaded model holds no scores", plot)
     titles = [a.get_title(loc="left") for a in model.plot_pairs(pairs.select([3, 5]), [1])]
     assert len(titles) == 1

@@ -16,6 +16,7 @@ from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.report.gallery import Cards, compare_scores, donors, duplicates, precomputed_scores
 from cleanpairs.report.outcome import Outcome, outcome_of, slice_tables
 from cleanpairs.report.page import story
+from tests.helpers import assert_raises
 
 from .conftest import png
 
@@ -70,10 +71,8 @@ def test_many_values_are_summed_up(tmp_path: Path) -> None:
     assert found["note"] == "the 20 most frequent of 30 values"
     with pytest.raises(ConfigError, match=r"no such column; did you mean 'shop'\?"):
         slice_tables(pairs, outcome(np.ones(60)), ["shops"])
-    with pytest.raises(ConfigError, match="one a row"):
-        slice_tables(pairs, outcome(np.ones(60)), ["nested"])
-    with pytest.raises(DataError, match="memory only"):
-        slice_tables(pairs.select([1]), outcome([1.0]), ["shop"])
+    assert_raises(ConfigError, "one a row", slice_tables, pairs, outcome(np.ones(60)), ["nested"])
+    assert_raises(DataError, "memory only", slice_tables, pairs.select([1]), outcome([1.0]), ["shop"])
     assert slice_tables(pairs.select([1]), outcome([1.0]), []) == []
 
 
@@ -134,8 +133,7 @@ def test_given_scores_are_compared() -> None:
     assert compare_scores(Cards(pairs.select([0]), outcome([0.1])), {"s": np.array([0.5])}, 4) == []
     (flat,) = compare_scores(Cards(pairs.select([0, 1]), outcome([0.1, 0.2])), {"s": np.array([0.5, 0.5])}, 4)
     assert np.isnan(flat["rank_correlation"])
-    with pytest.raises(DataError, match="precomputed score 's'"):
-        compare_scores(shown, {"s": np.zeros(3)}, 4)
+    assert_raises(DataError, "precomputed score 's'", compare_scores, shown, {"s": np.zeros(3)}, 4)
 
 
 def test_where_the_truth_of_some_pairs_is_unknown_the_report_has_none() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from cleanpairs.core.errors import DataError, OutputError
 from cleanpairs.review.log import DecisionLog
+from tests.helpers import assert_raises
 
 WRITER = """
 import sys
@@ -72,23 +73,18 @@ def test_half_a_line_spoils_nothing_but_itself(tmp_path: Path) -> None:
 def test_what_is_no_log_of_these_pairs_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "log"
     opened(path).close()
-    with pytest.raises(DataError, match="about other data"):
-        DecisionLog(path, "other", 1000)
+    assert_raises(DataError, "about other data", DecisionLog, path, "other", 1000)
     for line in ('{"pairs": [1000], "name": "x", "action": "keep"}', '{"pairs": [1]}', '"text"', "[1]"):
         opened(path).close()
         with path.open("a") as file:
             file.write(line + "\n")
-        with pytest.raises(DataError, match=r"no decision|no log"):
-            opened(path)
+        assert_raises(DataError, r"no decision|no log", opened, path)
         path.unlink()
     path.write_text('{"pairs": [1], "name": "x", "action": "quarantine"}\n')
-    with pytest.raises(DataError, match="no decision"):
-        opened(path)
+    assert_raises(DataError, "no decision", opened, path)
     os.mkfifo(tmp_path / "fifo")
-    with pytest.raises(OutputError, match="no regular file"):
-        opened(tmp_path / "fifo")
-    with pytest.raises(OutputError, match="cannot be written"):
-        opened(tmp_path / "log" / "log")
+    assert_raises(OutputError, "no regular file", opened, tmp_path / "fifo")
+    assert_raises(OutputError, "cannot be written", opened, tmp_path / "log" / "log")
 
 
 def test_its_descriptor_is_closed_once_and_where_it_is_refused(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from cleanpairs.core.plain import percent
 from cleanpairs.report.outcome import outcome_of
 from cleanpairs.report.page import verdict
 from cleanpairs.review.session import Session
+from tests.helpers import assert_raises
 
 from .conftest import QUARANTINED, REPAIRED, TOPICS, WRONG, Case, N
 
@@ -52,8 +53,7 @@ def test_a_question(case: Case, tmp_path: Path) -> None:
     assert "⟨U+202E⟩" in session.question(3)["caption"] and "\u202e" in session.question(3)["raw"]
     assert session.question(41)["alike"] == 6
     for odd in (-1, N, QUARANTINED):
-        with pytest.raises(ConfigError, match="no pair"):
-            session.question(odd)
+        assert_raises(ConfigError, "no pair", session.question, odd)
 
 
 def test_a_batch_leaves_answers_alone_and_is_taken_back_as_one(case: Case, tmp_path: Path) -> None:
@@ -64,8 +64,7 @@ def test_a_batch_leaves_answers_alone_and_is_taken_back_as_one(case: Case, tmp_p
     assert session.answer_all(session.alike(40), "keep") is None
     assert session.undo(made.name) == made and session.undo(made.name) is None
     assert session.queue("answered").tolist() == [41]
-    with pytest.raises(ConfigError, match="kept or dropped"):
-        session.answer_all(np.array([1, 2]), "recaption")
+    assert_raises(ConfigError, "kept or dropped", session.answer_all, np.array([1, 2]), "recaption")
 
 
 def test_the_plan_is_carried_out(case: Case, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from sklearn.metrics import average_precision_score, precision_recall_fscore_sup
 from cleanpairs import InfoNCE, Pairs
 from cleanpairs.core.errors import DataError
 from cleanpairs.scoring.evaluate import Recall, detection, recall, recall_of_similarity
-from tests.helpers import unit
+from tests.helpers import assert_raises, unit
 
 
 def by_counting(S: np.ndarray, owner: np.ndarray) -> list[float]:
@@ -69,8 +69,7 @@ def test_a_models_recall_in_folds_is_the_mean_over_its_parts(backbone: str) -> N
     assert figures(model.evaluate(pairs, folds=4)) == pytest.approx(np.mean(parts, axis=0).tolist())
     assert model.evaluate(pairs, folds=4).rsum > model.evaluate(pairs, folds=1).rsum + 10
     assert model.evaluate(pairs, folds=1) == model.evaluate(pairs)
-    with pytest.raises(DataError, match="1 to 40 folds"):
-        model.evaluate(pairs, folds=41)
+    assert_raises(DataError, "1 to 40 folds", model.evaluate, pairs, folds=41)
 
 
 def test_an_image_without_a_caption_is_no_query() -> None:

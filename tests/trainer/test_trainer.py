@@ -22,7 +22,7 @@ from cleanpairs.trainer import Averaged, SingleNetwork, Trained, TrainingData, T
 from cleanpairs.trainer.context import random_batches
 from cleanpairs.trainer.loop import MAX_NON_FINITE, Checkpoint, Trainer
 from cleanpairs.trainer.strategy import Objective
-from tests.helpers import StopAt
+from tests.helpers import StopAt, assert_raises
 
 WORDS = "red blue green cat dog bird big small old new".split()
 SETTINGS = TrainingSettings(batch_size=8, lr=2e-3, eval_group_size=8, label_rounds=2, bucket=2, seed=3)
@@ -158,8 +158,7 @@ def test_a_truncated_checkpoint_is_named(keep: float, tmp_path: Path) -> None:
     file = tmp_path / "last.safetensors"
     whole = file.read_bytes()
     file.write_bytes(whole[: int(len(whole) * keep) if keep == 0.5 else int(keep)])
-    with pytest.raises(DataError, match=r"last\.safetensors.*--overwrite"):
-        train(Checkpoint(tmp_path, "f"), resume=True)
+    assert_raises(DataError, r"last\.safetensors.*--overwrite", train, Checkpoint(tmp_path, "f"), resume=True)
 
 
 # -- losses that are not finite -------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from cleanpairs.core.errors import DataError
 from cleanpairs.core.plain import plain
 from cleanpairs.ops.columns import with_columns
 from cleanpairs.verification import Verification, kind_of, verify_path
-from tests.helpers import edit_exported, fit_beside, plan_of, vector_column, write_table
+from tests.helpers import assert_raises, edit_exported, fit_beside, plan_of, vector_column, write_table
 
 N = 24
 
@@ -161,8 +161,7 @@ def test_paths_that_hold_nothing_to_verify(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("words")
     (tmp_path / "empty").mkdir()
     for name in ("text.txt", "empty", "nowhere"):
-        with pytest.raises(DataError, match=name):
-            kind_of(tmp_path / name)
+        assert_raises(DataError, name, kind_of, tmp_path / name)
 
 
 # -- scores -----------------------------------------------------------------------------------------------------------
