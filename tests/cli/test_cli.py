@@ -57,7 +57,7 @@ def test_no_arguments_is_help(command: Command) -> None:
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_every_command_has_help(command: Command, name: str) -> None:
     done = command(name, "--help")
-    assert done.code == 0 and "Usage:" in done.out
+    assert done.code == 0 and "Usage:" in done.out and "\n  --json  " in done.out
 
 
 @pytest.mark.parametrize(
@@ -113,8 +113,7 @@ def test_an_error_of_ours_has_no_traceback_unless_asked(
 def test_a_launcher_that_sets_no_numbers(command: Command, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"RANK": "a", "WORLD_SIZE": "2", "MASTER_ADDR": "x", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(name, value)
-    done = command("inspect", "nowhere.parquet")  # needs no launcher
-    assert done.code == 3 and "no such input" in done.err
+    assert_refused(command("inspect", "nowhere.parquet"), 3, "no such input")  # it needs no launcher
     assert_refused(command("fit", data, "--out", "run", "--set", "epochs=1"), 2, "RANK is 'a'")
 
 
@@ -324,9 +323,7 @@ def test_ctrl_c_then_resume_is_the_uninterrupted_run(command: Command, data: Pat
     assert json.loads((run / "run.json").read_text())["status"] == "interrupted"
     early = len((run / "metrics.jsonl").read_text().splitlines())
     assert 1 <= early < 13
-    done = command("export", "stopped", "--repaired", "o.parquet")
-    assert done.code == 3 and "--resume" in done.err  # not finished: it says how to go on
-
+    assert_refused(command("export", "stopped", "--repaired", "o.parquet"), 3, "--resume")  # it says how to go on
     assert_refused(command("fit", "--resume", "--out", "stopped", "--set", "lr=0.5"), 3, "other data or settings")
     assert_refused(command("fit", "--resume", "--out", "stopped", "--epochs", "21"), 3, "other data or settings")
     done = command("fit", "--resume", "--out", "stopped", "--json")
@@ -344,8 +341,7 @@ def test_ctrl_c_then_resume_is_the_uninterrupted_run(command: Command, data: Pat
 def test_resume_without_a_run_is_refused_and_without_a_checkpoint_says_so(command: Command, data: Path) -> None:
     """It had fitted from scratch, and said nothing."""
     resume = ("fit", data, "--resume", "--out", "run", *SMALL)
-    done = command(*resume)
-    assert done.code == 3 and "run/run.json is missing" in done.err and "leave --resume out" in done.err
+    assert_refused(command(*resume), 3, "run/run.json is missing", "leave --resume out")
     assert not Path("run").exists()
     Path("run").mkdir()
     for _ in range(2):  # killed as it began, and before its first checkpoint

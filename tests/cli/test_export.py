@@ -182,7 +182,7 @@ def test_limit(diff: Callable[..., Result]) -> None:
     assert "more" not in diff("out.parquet", "--n", "7").stdout
 
 
-def test_json_has_all_of_it(diff: Callable[..., Result]) -> None:
+def test_json_has_all_of_it_and_python_the_same(diff: Callable[..., Result], exported: Path) -> None:
     found = json.loads(diff("out.parquet", "--json").stdout)
     assert found["pairs"] == 8 and sum(found["counts"].values()) == 8 and found["counts"]["keep"] == 1
     assert [c["pair_id"] for c in found["changes"]] == list(range(7))
@@ -192,11 +192,8 @@ def test_json_has_all_of_it(diff: Callable[..., Result]) -> None:
         "correspondence": 0.25, "repair_score": None, "reason": "no partner scores 0.5",
     }  # fmt: skip
     assert len(json.loads(diff("out.parquet", "--json", "--limit", "1").stdout)["changes"]) == 1
-
-
-def test_python_has_the_same(exported: Path) -> None:
-    found = diff_export(exported)
-    assert (found.pairs, found.changed, len(found.changes)) == (8, 7, 7)
+    in_python = diff_export(exported)
+    assert (in_python.pairs, in_python.changed, len(in_python.changes)) == (8, 7, 7)
     assert_raises(ConfigError, "limit", diff_export, exported, limit=-1)
 
 

@@ -148,9 +148,7 @@ def test_arrays_are_files_and_nothing_else(command: Command, tmp_path: Path) -> 
 
 def test_what_is_not_recognised(command: Command, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("of no use")
-    code, _, err = command(tmp_path)
-    assert code == 3 and "without any known input: no *.parquet, no *.tar" in err
-    assert "see docs/inputs.md" in err
+    assert_refused(command(tmp_path), 3, "without any known input: no *.parquet, no *.tar", "see docs/inputs.md")
     assert command(tmp_path / "nothing")[0] == 3
     assert "neither a regular file nor a directory" in command("/dev/null")[2]
     assert "has no name" in command("")[2]

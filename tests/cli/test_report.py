@@ -100,8 +100,8 @@ def test_damaged_files_of_the_audit_are_named(command: Command, run: Run, conten
 def test_scores_of_other_pairs_are_refused(command: Command, run: Run, rows: Any) -> None:
     scores = pq.read_table(run.path / "scores.parquet")
     pq.write_table(scores.take(rows), run.path / "scores.parquet")
-    code, _, err = command("report", run.path, "--out", "r.html")
-    assert code == 3 and f"scores.parquet has not the {N} pairs of the run, once each and in order" in err
+    said = f"scores.parquet has not the {N} pairs of the run, once each and in order"
+    assert_refused(command("report", run.path), 3, said)
 
 
 @pytest.mark.parametrize("name", ["", "*.parquet"])
@@ -149,8 +149,7 @@ def test_draw_label_judge(command: Command, made: Run) -> None:
     assert code == 0 and "80 pairs drawn" in out and len(out.splitlines()) == 4
     labels = made.path / "audit" / "labels.csv"
     assert out.splitlines()[3].endswith(f"cleanpairs audit {made.path} --labels {labels}")
-    code, _, err = command("audit", made.path, "--labels", labels)
-    assert code == 3 and "labelled yet" in err
+    assert_refused(command("audit", made.path, "--labels", labels), 3, "labelled yet")
     assert not (made.path / "audit" / "result.json").exists()
     out = command("audit", made.path, "--out", "my forms", "--n", 30)[1]
     assert out.splitlines()[3].endswith("--labels 'my forms/labels.csv'")
@@ -173,8 +172,8 @@ def test_a_draw_never_replaces_labels(command: Command, made: Run) -> None:
     fill(labels)
     before = labels.read_bytes()
     for more in (["--n", 10], ["--n", 12, "--overwrite"]):
-        code, _, err = command("audit", made.path, *more)
-        assert code == 5 and "10 labels given by hand" in err and labels.read_bytes() == before
+        assert_refused(command("audit", made.path, *more), 5, "10 labels given by hand")
+        assert labels.read_bytes() == before
     labels.parent.rename("labelled")
     assert command("audit", made.path, "--n", 10)[0] == 0
     code, out, _ = command("audit", made.path, "--n", 12, "--overwrite", "--json")

@@ -192,14 +192,6 @@ def strictly(text: str) -> Any:
     return json.loads(text, parse_constant=refuse)
 
 
-def test_every_command_that_prints_a_result_has_json() -> None:
-    context = click.Context(cli)
-    for name in COMMANDS:
-        command = cli.get_command(context, name)
-        options = {option for parameter in command.params for option in parameter.opts}
-        assert "--json" in options, name
-
-
 def test_lists_as_json(command: Command) -> None:
     methods = strictly(command("methods", "--json")[1])
     assert [m["name"] for m in methods] == list(METHODS) and all("settings" not in m for m in methods)
@@ -295,9 +287,9 @@ def test_on_a_pipe_a_line_now_and_then_says_how_far_it_is(
     [(["--threshold", "0.1"], None), (["--epoch", "1"], "--epochs"), (["--methd", "x"], "--method")],
 )
 def test_only_what_is_near_is_suggested(in_process: Any, argv: list[str], suggested: str | None) -> None:
-    code, _, err = in_process("fit", "data.parquet", *argv)
-    assert code == 2 and f"No such option '{argv[0]}'" in err
-    assert ("Did you mean" in err) == (suggested is not None) and (suggested or "") in err
+    done = in_process("fit", "data.parquet", *argv)
+    assert_refused(done, 2, f"No such option '{argv[0]}'", suggested or "")
+    assert ("Did you mean" in done.err) == (suggested is not None)
     assert "did you mean" not in in_process("claen")[2]
     for command in ("report", "rematch", "explain"):
         _, _, err = in_process(command, "--run", "runs/x")
