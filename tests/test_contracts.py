@@ -96,8 +96,7 @@ def test_the_constructor_only_stores_by_keyword_with_a_default(method: Any) -> N
 
 
 def test_every_parameter_is_described_in_the_source_too_where_editors_read_it(method: Any) -> None:
-    missing = [n for n in inspect.signature(method).parameters if f"\n{n} : " not in inspect.cleandoc(method.__doc__)]
-    assert not missing
+    assert not [n for n in inspect.signature(method).parameters if f"\n{n} : " not in inspect.cleandoc(method.__doc__)]
     if method.method_name in ("auto", "crcl", "l2rm", "pc2", "repair"):  # else: python tools/parameter_docs.py
         source = Path(inspect.getfile(method)).read_text(encoding="utf-8")
         assert textwrap.indent(method.__doc__.strip(), "    ").strip() in source

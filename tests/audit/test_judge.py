@@ -142,7 +142,6 @@ def test_a_server_is_asked_for_yes_or_no(body: dict[str, Any], value: float | No
         judge = ChatJudge("tiny-vl", url, cache=tmp_path / "judge.jsonl")
         told = judge.predict([(Image.new("RGB", (8, 8)), "a dog")] * 2)
         assert np.allclose(told, np.nan if value is None else value, equal_nan=True)
-        again = ChatJudge("tiny-vl", url, cache=tmp_path / "judge.jsonl")
-        again.predict([(Image.new("RGB", (8, 8)), "a dog")])
+        ChatJudge("tiny-vl", url, cache=tmp_path / "judge.jsonl").predict([(Image.new("RGB", (8, 8)), "a dog")])
     assert len(requests) == 1 + (value is None) and requests[0]["logprobs"] and requests[0]["max_tokens"] == 1
     assert requests[0]["messages"][0]["content"][1]["text"].endswith("Caption: a dog")

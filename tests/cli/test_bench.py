@@ -90,8 +90,7 @@ def test_bench_interrupted_keeps_what_is_measured(command: Command, data: Path, 
     ("given", "kind"), [("within:half", "within:half"), ("shift", "shift:1"), ("partial:0.7", "partial:0.7")]
 )
 def test_corrupt_in_other_ways(command: Command, data: Path, given: str, kind: str) -> None:
-    table = pq.read_table(data)
-    pq.write_table(table.append_column("half", pa.array([i % 2 == 0 for i in range(32)])), "d.parquet")
+    pq.write_table(pq.read_table(data).append_column("half", pa.array([i % 2 == 0 for i in range(32)])), "d.parquet")
     argv = ("corrupt", "d.parquet", "--noise", "0.5", "--kind", given, "--seed", "7")
     code, out, err = command(*argv, "--out", "n.parquet")
     assert code == 0, err

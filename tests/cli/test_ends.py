@@ -100,8 +100,7 @@ def test_nothing_printed_is_obeyed(
 
 
 def test_commands_print_by_the_one_function() -> None:
-    folder = Path(cleanpairs.cli.__file__).parent
-    for module in sorted(folder.glob("*.py")):
+    for module in sorted(Path(cleanpairs.cli.__file__).parent.glob("*.py")):
         called = {name for name, _ in calls_of(module)}
         wanted = {"click.echo", "click.style"} if module.name == "terminal.py" else set()
         assert called & {"print", "click.echo", "click.secho", "click.style", "sys.stdout.write"} == wanted, module.name

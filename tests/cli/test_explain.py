@@ -176,15 +176,13 @@ def test_engines_that_cannot_be(score: Command, options: list[str], says: str) -
 
 @pytest.mark.parametrize(("words", "code"), [("sand sea surf", 0), ("sand sea two new", 0), ("一条 狗 跑", 7)])
 def test_captions_of_unknown_words(command: Command, made: Path, run: Path, words: str, code: int) -> None:
-    table = pq.read_table(made / "data.parquet")
-    pq.write_table(table.set_column(1, "caption", [[words] * N]), "other.parquet")
+    pq.write_table(pq.read_table(made / "data.parquet").set_column(1, "caption", [[words] * N]), "other.parquet")
     done = command("score", run, "other.parquet", "--out", "scores.parquet")
     assert done.code == code
     assert ("warning: the model does not know 50 % of the words" in done.err) == (words == "sand sea two new")
     if code:
         assert "100 % of the words of other.parquet are unknown" in done.err and not Path("scores.parquet").exists()
-        again = command("score", run, "other.parquet", "--out", "scores.parquet", "--set", "max_unknown=1")
-        assert again.code == 0
+        assert command("score", run, "other.parquet", "--out", "scores.parquet", "--set", "max_unknown=1").code == 0
 
 
 def test_a_run_without_a_model_says_so(score: Command, run: Path) -> None:
@@ -194,8 +192,7 @@ def test_a_run_without_a_model_says_so(score: Command, run: Path) -> None:
 
 def test_a_threshold_that_does_not_hold_for_other_pairs_is_told(score: Command, run: Path) -> None:
     for flagged, told in ((0, True), (N, False)):
-        info = {"status": "complete", "result": {"pairs": N, "flagged": flagged}}
-        (run / "run.json").write_text(json.dumps(info))
+        (run / "run.json").write_text(json.dumps({"status": "complete", "result": {"pairs": N, "flagged": flagged}}))
         config = json.loads((run / "model" / "config.json").read_text())
         config["state"]["threshold_"] = 1.0  # of a model that knows its own pairs by heart
         (run / "model" / "config.json").write_text(json.dumps(config))

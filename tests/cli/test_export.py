@@ -198,8 +198,7 @@ def test_json_has_all_of_it_and_python_the_same(diff: Callable[..., Result], exp
 
 
 def test_an_edited_ledger_is_refused_and_another_place_is_taken(diff: Callable[..., Result], tmp_path: Path) -> None:
-    ledger = tmp_path / "out.parquet.ledger.parquet"
-    ledger.rename(tmp_path / "l.parquet")
+    (tmp_path / "out.parquet.ledger.parquet").rename(tmp_path / "l.parquet")
     missing = diff("out.parquet").exception
     assert isinstance(missing, DataError) and "--ledger" in str(missing)
     assert diff("out.parquet", "--ledger", "l.parquet").exit_code == 0

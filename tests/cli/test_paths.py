@@ -72,8 +72,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     given = {"data": str(tmp_path / "first.parquet"), "options": {}}
     (tmp_path / "run" / "run.json").write_text(json.dumps({"input": given, "status": "complete"}))
     note = {"threshold": 0.5, "min_repair_score": 0.5, "settings": {"data": str(tmp_path / "planned.parquet")}}
-    schema = PLAN_SCHEMA.with_metadata({METADATA_KEY: json.dumps(note).encode()})
-    pq.write_table(schema.empty_table(), "plan.parquet")
+    pq.write_table(PLAN_SCHEMA.with_metadata({METADATA_KEY: json.dumps(note).encode()}).empty_table(), "plan.parquet")
     quoted = json.dumps(note).replace('"', '""')
     (tmp_path / "plan.csv").write_text(",".join(PLAN_SCHEMA.names) + f',"{quoted}"\n')
     pq.write_table(table, "kept.parquet")
@@ -123,8 +122,7 @@ def test_no_output_is_holds_or_lies_in_an_input(
     if into == "image_root":  # tables may lie beside the images
         (here / "folder" / "a.jpg").write_bytes(b"picture")
     before = state(here)
-    lost = {"folder": ("folder", "soft/a.jpg", ".")} if into == "image_root" else LOST
-    for given, outputs in lost.items():
+    for given, outputs in ({"folder": ("folder", "soft/a.jpg", ".")} if into == "image_root" else LOST).items():
         for output in outputs:
             assert_refused(in_process(*argv(name, out, into, output, given)), 5, "never written")
     assert state(here) == before
@@ -137,8 +135,7 @@ def contexts(here: Path) -> Iterator[tuple[list[str], click.Context]]:
             if into == "run" and given != "run":
                 continue  # its audit would lie in there
             words = argv(name, out, into, output, given)
-            command = commands()[name]
-            yield words, command.make_context(name, words[1:])
+            yield words, commands()[name].make_context(name, words[1:])
 
 
 def test_what_lies_elsewhere_is_written(here: Path) -> None:

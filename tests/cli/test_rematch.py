@@ -246,8 +246,7 @@ def test_captions_are_requested_and_answers_are_read(on_squares: Callable[..., A
     assert counts["kept"] + counts["dropped"] == 40 - counts["recaptioned"]
     note = json.loads(pq.read_schema("clean.parquet.ledger.parquet").metadata[b"cleanpairs.recaption"])
     assert note["model"] == "tiny-vl" and note["body"] == {"max_tokens": 9} and "{caption}" in note["prompt"]
-    written = np.array(pq.read_table("clean.parquet")["caption"].to_pylist())
-    assert np.char.startswith(written, "a ").all()
+    assert np.char.startswith(np.array(pq.read_table("clean.parquet")["caption"].to_pylist()), "a ").all()
     with serving(lambda k, request: good(request)) as (url, asked):
         for _ in range(2):  # the second time it is all known
             code, out, err = on_squares(*rematch, *model, "--out", "p.parquet", "--recaption-url", url)

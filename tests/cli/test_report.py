@@ -65,8 +65,7 @@ def test_a_page_about_a_run(command: Command, run: Run, tmp_path: Path) -> None:
 
 
 def test_what_labels_say_is_shown(command: Command, run: Run, tmp_path: Path) -> None:
-    y = run.scores().correspondence
-    sample = draw_sample(y, 20, threshold=0.3)
+    sample = draw_sample(run.scores().correspondence, 20, threshold=0.3)
     labels = write_labels(run.path / "audit", sample, run.load_input().source.paths[0])
     update_labels(labels, replace(sample, matched=np.ones(len(sample))), run.load_input())
     assert command("audit", run.path, "--labels", labels)[0] == 0
@@ -98,8 +97,7 @@ def test_damaged_files_of_the_audit_are_named(command: Command, run: Run, conten
 
 @pytest.mark.parametrize("rows", [np.arange(N - 1), np.arange(N)[::-1]])
 def test_scores_of_other_pairs_are_refused(command: Command, run: Run, rows: Any) -> None:
-    scores = pq.read_table(run.path / "scores.parquet")
-    pq.write_table(scores.take(rows), run.path / "scores.parquet")
+    pq.write_table(pq.read_table(run.path / "scores.parquet").take(rows), run.path / "scores.parquet")
     said = f"scores.parquet has not the {N} pairs of the run, once each and in order"
     assert_refused(command("report", run.path), 3, said)
 

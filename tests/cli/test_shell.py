@@ -310,7 +310,6 @@ def test_variables_are_named_by_the_options(command: Command, monkeypatch: pytes
     context = click.Context(cli, info_name="cleanpairs", auto_envvar_prefix="CLEANPAIRS")
     found: dict[str, dict[str, Any]] = {}
     for name, argv in (("export", []), ("fit", ["d.parquet"])):
-        made = cli.get_command(context, name)
-        found[name] = made.make_context(name, argv, parent=context).params
+        found[name] = cli.get_command(context, name).make_context(name, argv, parent=context).params
     assert found["export"]["out"] == "clean.parquet" and found["export"]["max_wrong"] == 0.25
     assert found["fit"]["overrides"] == ("epochs=2", "seed=3")

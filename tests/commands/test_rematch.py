@@ -243,8 +243,7 @@ def test_a_trained_model_on_vectors(tmp_path: Path) -> None:
     for given in (None, write(tmp_path / "other.parquet", 200, 0.3, seed=4)):
         settings = {"threshold": 0.5, "min_repair_score": 0.05, "repairs": "plausible"}
         expected = in_memory(run, given, tmp_path / "expected.parquet", **settings)
-        found = plan_stream(run, given, tmp_path / "plan.parquet", overwrite=True, **settings)
-        assert found.summary.repaired > 0
+        assert plan_stream(run, given, tmp_path / "plan.parquet", overwrite=True, **settings).summary.repaired > 0
         table = RepairPlan.load(tmp_path / "plan.parquet").table
         assert np.mean([a == b for a, b in zip(table["action"], expected.table["action"], strict=True)]) > 0.98
         assert table["key"].equals(expected.table["key"])
@@ -268,8 +267,7 @@ def test_the_plan_of_a_run_is_its_own_until_the_answers_change(tmp_path: Path) -
     with closing(DecisionLog(run.path / ANSWERS, *about)) as log:
         log.label({i: bool(y[i] > 0.5) for i in asked})
         rematch_run(run, run.path / PLAN, overwrite=True)
-        summary = RepairPlan.load(run.path / PLAN).summary()
-        assert summary.displaced > 100 and run.current_plan() is not None
+        assert RepairPlan.load(run.path / PLAN).summary().displaced > 100 and run.current_plan() is not None
         rematch_run(run, tmp_path / "moved.plan", data=shutil.copy(data, tmp_path / "moved.parquet"))
         assert RepairPlan.load(tmp_path / "moved.plan").table.equals(RepairPlan.load(run.path / PLAN).table)
         log.undo(log.about(asked[-1])[-1].name)

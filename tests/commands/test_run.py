@@ -44,22 +44,19 @@ def test_a_new_run_is_the_latest(tmp_path: Path) -> None:
 
 def test_a_complete_run_outlives_any_number_of_killed_replacements(tmp_path: Path) -> None:
     """A kill leaves the half-made run in place of the old one, which is set aside: the next fit must not delete it."""
-    old = Run.create(tmp_path / "a")
-    old.write_info({"status": "complete", "x": 1})
+    Run.create(tmp_path / "a").write_info({"status": "complete", "x": 1})
     for status in ("running", "interrupted", None):
         killed = Run.create(tmp_path / "a", overwrite=True)  # and neither forgotten nor restored
         if status is not None:
             killed.write_info({"status": status})
     assert_raises(OutputExistsError, "--overwrite", Run.create, tmp_path / "a")
     assert_raises(DataError, r"\.replaced-a, move it back", Run.open, tmp_path / "a")
-    last = Run.create(tmp_path / "a", overwrite=True)
-    last.restore_replaced()
+    Run.create(tmp_path / "a", overwrite=True).restore_replaced()
     assert Run.open(tmp_path / "a").info == {"status": "complete", "x": 1}
 
     new = Run.create(tmp_path / "a", overwrite=True)
     new.write_info({"status": "complete", "x": 2})  # killed before the old one was forgotten: the new one counts
-    third = Run.create(tmp_path / "a", overwrite=True)
-    third.restore_replaced()
+    Run.create(tmp_path / "a", overwrite=True).restore_replaced()
     assert Run.open(tmp_path / "a").info == {"status": "complete", "x": 2}
 
 

@@ -134,8 +134,7 @@ def test_parts_of_another_model_are_not_mixed_in(
 @pytest.mark.slow
 def test_a_pool_writes_the_same_file(model: InfoNCE, many: Path, tmp_path: Path) -> None:
     one = score_stream(model, many, tmp_path / "one.parquet")
-    two = score_stream(model, many, tmp_path / "two.parquet", engine=make_engine("local", workers=2))
-    assert one == two
+    assert one == score_stream(model, many, tmp_path / "two.parquet", engine=make_engine("local", workers=2))
     assert (tmp_path / "one.parquet").read_bytes() == (tmp_path / "two.parquet").read_bytes()
     assert not list(tmp_path.glob(".cleanpairs-model-*"))
 
@@ -169,8 +168,7 @@ def of_both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def test_filters_that_are_named_are_asked_about_all_rows(of_both: Any, tmp_path: Path) -> None:
     """What streams passes none."""
     data = with_texts(tmp_path / "new.parquet", 9)
-    table = pq.read_table(data)
-    pq.write_table(table.set_column(0, "caption", pa.array(["w1", *["w1 w2 w3"] * 8])), data)
+    pq.write_table(pq.read_table(data).set_column(0, "caption", pa.array(["w1", *["w1 w2 w3"] * 8])), data)
     model = copy(of_both).set_params(drop="caption_length=8")
     assert score_stream(model, data, tmp_path / "scores.parquet").quarantined == 1
     with pytest.raises(ConfigError, match=r"without --drop.*all rows at once; leave --engine"):

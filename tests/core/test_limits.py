@@ -53,8 +53,7 @@ def test_limits_set_rows_aside_in_every_process(workers: str, tmp_path: Path, mo
     monkeypatch.setenv("CLEANPAIRS_DECODE_WORKERS", workers)
     pairs = load_pairs(tmp_path / "d.parquet")
     assert pairs.reasons == {2: "the caption is longer than 80 bytes"}
-    failures = image_matrix(pairs, image_size=32).failures
-    assert failures == {1: "the image has 40x40 pixels, more than 100"}
+    assert image_matrix(pairs, image_size=32).failures == {1: "the image has 40x40 pixels, more than 100"}
     (tmp_path / "a.png").write_bytes(images[1])
     pq.write_table(pa.table({"image": ["a.png"], "caption": ["one"]}), tmp_path / "d.parquet")
     monkeypatch.setenv("CLEANPAIRS_MAX_IMAGE_BYTES", "20")

@@ -218,8 +218,7 @@ def test_it_steps(name: str) -> None:
     if getattr(model, "encoder", None):  # a CLIP, which is not here: from the vectors
         changes |= {"encoder": None, "tune": "head"}
     model.set_params(**{k: v for k, v in changes.items() if k in model.get_params()})
-    pairs = corpus(40, wrong=12)
-    model.fit(pairs)
+    model.fit(corpus(40, wrong=12))
     y = model.correspondence_
     assert y.shape == (40,)
     assert np.isfinite(y).all() and y.min() >= 0 and y.max() <= 1

@@ -194,8 +194,7 @@ def test_rows_of_one_product_count_once(several: int, noise: float, share: float
     views = images[row] + 0.5 * rng.normal(size=(600, 24)).astype(np.float32)
     assert not find_displaced_rows(*(views, texts[row])[::side]).blocks
     texts = images + noise * rng.normal(size=images.shape).astype(np.float32)
-    moved = displaced(row, 100, 400, 3)
-    assert find_displaced_rows(*(views, texts[moved])[::side]).blocks
+    assert find_displaced_rows(*(views, texts[displaced(row, 100, 400, 3)])[::side]).blocks
 
 
 @pytest.mark.parametrize(("n", "seed"), [(200, 1), (200, 2), (400, 2), (400, 3)])

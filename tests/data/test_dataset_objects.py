@@ -112,8 +112,7 @@ def test_paths_in_structs_are_of_the_working_directory(
     (tmp_path / "0.png").write_bytes(picture(0))
     cells: list[Any] = [{"bytes": None, "path": "0.png"}, {"bytes": picture(1), "path": "1.png"}]
     table = pa.table({"image": [[cell] for cell in cells] if listed else cells, "caption": ["a", "b"]})
-    elsewhere = load_pairs(table)
-    assert list(elsewhere.reasons) == [0]
+    assert list(load_pairs(table).reasons) == [0]
     monkeypatch.chdir(tmp_path)
     pairs = load_pairs(table)
     assert not pairs.reasons and pairs.images.read([0, 1]) == [picture(0), picture(1)]
@@ -286,8 +285,7 @@ def test_arrays_of_datasets_are_vectors(tmp_path: Path) -> None:
     vectors = np.arange(12, dtype=np.float32).reshape(2, 2, 3)
     made = datasets.Dataset.from_dict({"caption": ["a", "b"], "features": vectors}, features=features)
     made.save_to_disk(tmp_path / "saved")
-    pairs = load_pairs(tmp_path / "saved")
-    np.testing.assert_array_equal(pairs.images.array(), vectors)
+    np.testing.assert_array_equal(load_pairs(tmp_path / "saved").images.array(), vectors)
 
 
 def test_one_arrow_file_of_a_cache(tmp_path: Path) -> None:

@@ -149,8 +149,7 @@ def filtered(pairs: Pairs, drop: str = "all") -> dict[str, np.ndarray]:
 def test_captions(caption: str, names: set[str]) -> None:
     captions = [f"a {WORDS[i % 5]} with the number {i}" for i in range(30)]
     pairs = Pairs.from_arrays([*captions, caption], image_vectors=np.eye(31, dtype=np.float32))
-    found = {name for name, rows in filtered(pairs).items() if len(rows)}
-    assert found == names
+    assert {name for name, rows in filtered(pairs).items() if len(rows)} == names
     reasons = filter_reasons({"caption": pairs.captions, "image_features": np.eye(31).tolist()})
     assert list(reasons) == ([30] if names else [])
     assert all(reasons[30].startswith(f"{PREFIX}{sorted(names, key=list(FILTERS).index)[0]}: ") for _ in names)
@@ -218,8 +217,7 @@ def test_boilerplate_stands_out_and_titles_repeat(copies: list[int], times: dict
 
 
 def test_names_and_settings() -> None:
-    usual = chosen_filters("")
-    assert set(usual) == {"blank", "no_word", "url", "repeated_caption"}
+    assert set(chosen_filters("")) == {"blank", "no_word", "url", "repeated_caption"}
     assert set(chosen_filters("all")) == set(FILTERS) and chosen_filters("none") == {}
     assert chosen_filters("none, small=128 ,aspect") == {"small": 128, "aspect": 3}
     for wrong in ("smal", "small=x", "small=-1", "url=3", "none;small"):

@@ -38,8 +38,7 @@ def table_of(pairs: Any) -> pa.Table:
 def test_a_csv_of_pandas(folder: Path) -> None:
     captions = ["plain", 'a "quoted" one', "with, comma", "two\nlines", "日本語", "é"]
     names = [f"{i}.png" for i in range(6)]
-    frame = pd.DataFrame({"filepath": names, "title": captions, "similarity": np.arange(6) / 10})
-    frame.to_csv(folder / "pairs.csv")
+    pd.DataFrame({"filepath": names, "title": captions, "similarity": np.arange(6) / 10}).to_csv(folder / "pairs.csv")
     for data in (folder, folder / "pairs.csv"):
         pairs = load_pairs(data)
         assert pairs.source.kind == "folder" and pairs.reasons == {}
@@ -226,8 +225,7 @@ def test_what_is_set_aside(files: Any, reason: str, tmp_path: Path) -> None:
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     """A pipe, a link to nothing, and a name that is not UTF-8 cost a row each."""
-    texts = {f"{name}.txt": name for name in "cde"}
-    folder = write(tmp_path, {"a.jpg": JPG, "b.jpg": JPG, "c.jpg": JPG, **texts})
+    folder = write(tmp_path, {"a.jpg": JPG, "b.jpg": JPG, "c.jpg": JPG, **{f"{name}.txt": name for name in "cde"}})
     os.mkfifo(folder / "a.txt")
     (folder / "b.txt").symlink_to("gone.txt")
     (folder / "e.jpg").symlink_to("gone.jpg")

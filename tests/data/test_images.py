@@ -57,8 +57,7 @@ RAMP = np.tile(np.arange(256.0), (8, 1))
     ],
 )
 def test_grey_of_more_than_eight_bits_is_scaled_by_its_range(form: str, values: np.ndarray) -> None:
-    found = np.asarray(read_image(encode(Image.fromarray(values), form)))[..., 0]
-    np.testing.assert_allclose(found, RAMP, atol=1)
+    np.testing.assert_allclose(np.asarray(read_image(encode(Image.fromarray(values), form)))[..., 0], RAMP, atol=1)
 
 
 def tiff(values: np.ndarray, photometric: int = 1, sample_format: int = 1) -> bytes:
@@ -96,10 +95,8 @@ def test_a_jpeg_of_many_scans_is_refused() -> None:
 
 
 def test_transparent_is_on_white() -> None:
-    clear = Image.new("RGBA", (4, 4), (0, 0, 0, 0))
-    assert near(read_image(encode(clear, "PNG")), (255, 255, 255), 0)
-    half = Image.new("RGBA", (4, 4), (255, 0, 0, 128))
-    assert near(read_image(encode(half, "PNG")), (255, 127, 127), 1)
+    assert near(read_image(encode(Image.new("RGBA", (4, 4), (0, 0, 0, 0)), "PNG")), (255, 255, 255), 0)
+    assert near(read_image(encode(Image.new("RGBA", (4, 4), (255, 0, 0, 128)), "PNG")), (255, 127, 127), 1)
     assert near(read_image(encode(Image.new("LA", (4, 4), (0, 0)), "PNG")), (255, 255, 255), 0)
     palette = Image.new("P", (4, 4), 0)
     palette.putpalette([9, 9, 9] * 256)

@@ -122,8 +122,7 @@ def test_select_keeps_pairs_whole() -> None:
 
 
 def test_reasons_go_with_the_captions_and_stay_with_the_images() -> None:
-    images = [b"1", None, b"3", None]
-    pairs = Pairs.from_arrays(["", "b", "c", " "], images=images)
+    pairs = Pairs.from_arrays(["", "b", "c", " "], images=[b"1", None, b"3", None])
     assert set(pairs.reasons) == {0, 1, 3} and "image" in pairs.reasons[3]
     moved = pairs.with_captions(["c", " ", "", "b"])
     assert pairs.captions[1] == "b" and moved.source.fingerprint != pairs.source.fingerprint
@@ -203,8 +202,7 @@ def test_numbers_are_those_of_each_caption(captions: list[str], kind: str, most:
     cut = most * (4 if kind == "characters" else 1)
     want = [[number.get(t, UNKNOWN) for t in split(c)[:cut]] or [UNKNOWN] for c in captions]
     table = tokenizer.encode(captions)
-    got = [table.ids[a:b].tolist() for a, b in zip(table.offsets[:-1], table.offsets[1:], strict=True)]
-    assert got == want
+    assert [table.ids[a:b].tolist() for a, b in zip(table.offsets[:-1], table.offsets[1:], strict=True)] == want
     assert table.ids.dtype == table.offsets.dtype == np.int64
 
 

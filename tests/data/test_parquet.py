@@ -226,11 +226,9 @@ def test_similarities_that_the_data_brings_are_recognised(tmp_path: Path) -> Non
 
 def test_a_column_name_that_occurs_twice(tmp_path: Path) -> None:
     columns = [pa.array(["a"]), pa.array(["b"]), pa.array([png(0)])]
-    table = pa.Table.from_arrays(columns, ["caption", "caption", "image"])
-    pq.write_table(table, tmp_path / "twice.parquet")
+    pq.write_table(pa.Table.from_arrays(columns, ["caption", "caption", "image"]), tmp_path / "twice.parquet")
     assert_not_loaded(r"twice\.parquet has the column 'caption' more than once", tmp_path / "twice.parquet")
-    frame = pd.DataFrame([["a", "b", png(0)]], columns=["caption", "caption", "image"])
-    assert_not_loaded("caption", frame)
+    assert_not_loaded("caption", pd.DataFrame([["a", "b", png(0)]], columns=["caption", "caption", "image"]))
 
 
 def test_of_names_that_differ_in_case_the_exact_one_or_the_fitting_one_is_taken(tmp_path: Path) -> None:
@@ -320,8 +318,7 @@ def test_the_fingerprint_follows_the_content(tmp_path: Path) -> None:
     pairs = load_pairs(path)
     first = pairs.source
     assert load_pairs(other).source.fingerprint == first.fingerprint == fingerprint_of(first)
-    prints = {load_pairs(path, **o).source.fingerprint for o in ({}, {"limit": 1}, {"text_column": "alt"})}
-    assert len(prints) == 3
+    assert len({load_pairs(path, **o).source.fingerprint for o in ({}, {"limit": 1}, {"text_column": "alt"})}) == 3
     write(path, {"caption": ["a", "c"], "image": [png(0), png(1)], "alt": ["x", "y"]})
     assert fingerprint_of(first) != first.fingerprint
     path.write_bytes(path.read_bytes()[:-30])  # what breaks after it was read is named

@@ -406,6 +406,5 @@ def test_karpathy(tmp_path: Path, flickr: bool) -> None:
     assert pairs.captions == [f"caption {k} of {i}" for i in (0, 3) for k in range(2)] and pairs.keys == keys
     assert pairs.images.read([0, 1]) == [picture(0), picture(3)] and pairs.reasons == {}
     assert [load_pairs(path, split=s).row.max() + 1 for s in ("val", "test", "train+restval")] == [1, 1, 3]
-    prints = {load_pairs(path, split=s).source.fingerprint for s in ("val", "test", "train", "train+restval")}
-    assert len(prints) == 4
+    assert len({load_pairs(path, split=s).source.fingerprint for s in ("val", "test", "train", "train+restval")}) == 4
     assert_not_loaded(r"no split 'dev' \(splits: train, restval, test, val\)", path, split="dev")

@@ -158,7 +158,6 @@ def test_vectors_of_captions_keep_their_faults(large: bool, tmp_path: Path, monk
     np.testing.assert_array_equal(pairs.text_vectors[:, :2], [[1, 2], [0, 0], [0, 0], [0, 0], [4, 5]])
     missing, short = "there is no text vector", "its text vector has 1 values, not 1002"
     assert pairs.reasons == {1: missing, 2: short, 3: "its text vector is not finite"}
-    lists = table.set_column(0, "caption", pa.array([["a", "b"]] * 5))
-    pq.write_table(lists, tmp_path / "lists.parquet")
+    pq.write_table(table.set_column(0, "caption", pa.array([["a", "b"]] * 5)), tmp_path / "lists.parquet")
     several = load_pairs(tmp_path / "lists.parquet")  # one vector a row is not one a caption
     assert several.text_vectors is None and not several.reasons and len(several) == 10

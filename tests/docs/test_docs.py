@@ -56,8 +56,7 @@ def pages_of(nav: Any) -> list[str]:
 
 
 def test_every_page_is_in_the_navigation_once() -> None:
-    text = (REPO / "mkdocs.yml").read_text(encoding="utf-8")
-    assert sorted(pages_of(yaml.safe_load(text)["nav"])) == PAGES
+    assert sorted(pages_of(yaml.safe_load((REPO / "mkdocs.yml").read_text(encoding="utf-8"))["nav"])) == PAGES
 
 
 @pytest.mark.slow

@@ -75,8 +75,7 @@ def meta(colored: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A clean meta set of the same kind."""
     import pyarrow.parquet as pq
 
-    path = tmp_path_factory.mktemp("meta") / "meta.parquet"
-    return write_table(path, pq.read_table(colored).slice(0, 20))
+    return write_table(tmp_path_factory.mktemp("meta") / "meta.parquet", pq.read_table(colored).slice(0, 20))
 
 
 def test_towers_run_once_for_all_fits(tiny_clip: Path, colored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -338,8 +337,7 @@ def test_a_module_with_a_transform_of_its_own(colored: Path) -> None:
     runs = len(seen)
     model.score_pairs(pairs)
     assert len(seen) == runs  # of the same images: not again
-    vectors = model.encode_images(np.zeros((2, 3, 20, 20), np.uint8))
-    assert vectors.shape == (2, 8)
+    assert model.encode_images(np.zeros((2, 3, 20, 20), np.uint8)).shape == (2, 8)
     whole = [np.full((3, 20, 30), 255, np.uint8), np.zeros((3, 9, 8), np.uint8)]  # as workers send them
     assert ModuleEncoder(Means(flat=True), small).encode_pixels(whole).mean(axis=1).tolist() == [1.0, 0.0]
 

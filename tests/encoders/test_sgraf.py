@@ -125,8 +125,7 @@ def test_one_image_and_one_caption_of_one_word(kind: type) -> None:
     S.sum().backward()
     assert S.shape == (1, 1) and bool(torch.isfinite(S).all())
     assert all(bool(torch.isfinite(p.grad).all()) for p in model.parameters() if p.grad is not None)
-    nothing = Local(images.parts[:0], images.lengths[:0])
-    assert model.similarity(nothing, texts).shape == (0, 1)
+    assert model.similarity(Local(images.parts[:0], images.lengths[:0]), texts).shape == (0, 1)
     assert model.similarity(images, Local(texts.parts[:0], texts.lengths[:0])).shape == (1, 0)
 
 

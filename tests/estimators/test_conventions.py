@@ -120,8 +120,7 @@ def test_a_fit_does_not_go_on_with_other_pairs_for_validation(frame: pd.DataFram
 
 
 def test_in_a_pipeline_and_a_search(frame: pd.DataFrame) -> None:
-    piped = Pipeline([("clean", model(random_state=0))]).fit(frame)
-    assert piped.predict(frame).shape == (48,)
+    assert Pipeline([("clean", model(random_state=0))]).fit(frame).predict(frame).shape == (48,)
     rsum = {"cv": 2, "scoring": lambda fitted, pairs, y=None: fitted.evaluate(pairs).rsum}
     found = GridSearchCV(model(random_state=0), {"dim": [8, 16]}, **rsum).fit(frame)
     assert found.best_params_["dim"] in (8, 16) and np.isfinite(found.cv_results_["mean_test_score"]).all()

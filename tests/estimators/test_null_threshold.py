@@ -32,10 +32,8 @@ def test_the_scale_of_the_labels_does_not_matter(scale: object) -> None:
     found = null_threshold(y, known)
     assert detection(y, pairs.true_mismatch, found[0]).f1 > 0.9
     assert found[1] == pytest.approx(0.4, abs=0.08)
-    random = rng.random(N)  # a method that has learned the wrong pairs by heart
-    assert null_threshold(random, known) is None
-    alike = np.ones(N)  # labels that the training has not moved
-    assert null_threshold(alike, known) is None
+    assert null_threshold(rng.random(N), known) is None  # a method that has learned the wrong pairs by heart
+    assert null_threshold(np.ones(N), known) is None  # labels that the training has not moved
     unrelated = rng.normal(size=(N, D))  # two spaces of one length: every pair looks like any other
     assert null_threshold(y, replace(known, texts=unrelated)) is None
 

@@ -124,8 +124,7 @@ def test_the_share_of_bad_rows_is_a_parameter_and_a_variable(monkeypatch: pytest
 
 
 def test_where_images_were_looked_for_that_are_missing(tmp_path: Path) -> None:
-    table = pa.table({"image": ["pics/0.jpg"], "caption": ["a dog"]})
-    pq.write_table(table, tmp_path / "paths.parquet")
+    pq.write_table(pa.table({"image": ["pics/0.jpg"], "caption": ["a dog"]}), tmp_path / "paths.parquet")
     for given, root, most in ((None, tmp_path, 0.2), ("/", "/", 1.0)):
         pairs = load_pairs(tmp_path / "paths.parquet", image_root=given)
         with pytest.raises(DataError, match=rf"'pics/0\.jpg' is missing; looked for in {root}: .*--image-root"):

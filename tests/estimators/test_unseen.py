@@ -49,8 +49,7 @@ def test_few_clean_pairs_are_flagged_and_most_mismatched_ones(model: Auto, rate:
     assert flagged[~noise.mismatched].mean() < 0.15
     if rate:
         assert flagged[noise.mismatched].mean() > 0.5
-    found = model._embed(pairs)
-    unseen = model._threshold_of(found, scores)
+    unseen = model._threshold_of(model._embed(pairs), scores)
     share = unseen.noise_rate
     assert share.low <= rate <= share.high or (rate == 0.4 and np.isnan(share.value))  # said to be undetermined
     assert unseen.matched(scores).mean() == pytest.approx(1 - rate, abs=0.15)

@@ -64,8 +64,7 @@ def make_plan() -> Callable[..., RepairPlan]:
     """``make_plan(pairs, actions)``: a rematched pair takes the part of the next one, a recaptioned one is new."""
 
     def make(pairs: Pairs, actions: Sequence[str] | None = None) -> RepairPlan:
-        settings = {"strategy": "ot", "data": "/secret/in.parquet"}
-        return plan_of(pairs, actions, threshold=0.25, settings=settings)
+        return plan_of(pairs, actions, threshold=0.25, settings={"strategy": "ot", "data": "/secret/in.parquet"})
 
     return make
 

@@ -63,8 +63,7 @@ def test_a_caption_brings_its_vector(make_pairs: Make, make_plan: Plan, tmp_path
     assert out["text_features"].to_pylist() == wanted
     assert out["text_features"].type == before["text_features"].type
     for name, values in scores.items():
-        own = [None if ACTIONS[i] in REPAIRED else values[i].as_py() for i in written]
-        assert out[name].to_pylist() == own
+        assert out[name].to_pylist() == [None if ACTIONS[i] in REPAIRED else values[i].as_py() for i in written]
         assert out[name].type == values.type
     gone = pq.read_table(tmp_path / "gone.parquet")
     assert gone["text_features"].to_pylist() == [numbers(n)[4]]  # of the caption beside it

@@ -196,8 +196,7 @@ def test_pairs_in_memory_cannot_be_exported(tmp_path: Path) -> None:
 
 
 def test_columns_of_the_input_give_way_to_added_ones(tmp_path: Path) -> None:
-    path = write_flat(tmp_path / "in.parquet", 3, action=["a", "b", "c"], action_input=[1, 2, 3])
-    pairs = load_pairs(path)
+    pairs = load_pairs(write_flat(tmp_path / "in.parquet", 3, action=["a", "b", "c"], action_input=[1, 2, 3]))
     summary = export_pairs(pairs, plan_of(pairs), tmp_path / "out.parquet", dropped=tmp_path / "dropped.parquet")
     table = pq.read_table(tmp_path / "out.parquet")
     assert summary.renamed == {"action": "action_input_2"} and "action_input_2" in str(summary)
@@ -280,8 +279,7 @@ def test_the_ledger_adds_up_on_random_plans(tmp_path_factory: pytest.TempPathFac
         if written:
             in_rows.setdefault(line["out_row"], []).append(line["new_caption"] or line["original_caption"])
             assert rows[line["out_row"]]["key"] == line["key"]
-    texts = [[row["captions"]] if explode else row["captions"] for row in rows]
-    assert texts == [in_rows[i] for i in range(len(rows))]
+    assert [[row["captions"]] if explode else row["captions"] for row in rows] == [in_rows[i] for i in range(len(rows))]
     if explode:
         assert [line["action"] for line in lines] == plan.table["action"].to_pylist()
     else:

@@ -226,8 +226,7 @@ def test_a_model_is_pushed_and_loaded_by_its_name(hub: Hub, tmp_path: Path, monk
         return str(tmp_path / "cache")
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
-    again = InfoNCE.from_pretrained("us/model")
-    np.testing.assert_array_equal(again.score_pairs(pairs), model.score_pairs(pairs))
+    np.testing.assert_array_equal(InfoNCE.from_pretrained("us/model").score_pairs(pairs), model.score_pairs(pairs))
     config = json.loads(pushed["config.json"])
     (tmp_path / "cache" / "config.json").write_text(json.dumps(config | {"versions": {"torch": "2.4.0"}}))
     InfoNCE.from_pretrained(tmp_path / "cache").push_to_hub("us/again")

@@ -81,8 +81,7 @@ def streamed(
     settings = ExportSettings(**{role: path for role, path in at.items() if role != "out"}, **more)
     export = Export(source, at["out"], settings)
     assert export.streams
-    summary = export.run(lambda _: opened, engine)
-    assert summary.rows == len(pq.read_table(at["out"]))
+    assert export.run(lambda _: opened, engine).rows == len(pq.read_table(at["out"]))
     return at
 
 

@@ -67,8 +67,7 @@ def with_missing() -> pa.Table:
 
 def not_utf8() -> pa.Table:
     raw = pa.array([b"\xff\xfe" if i % 5 == 1 else b"text %d" % i for i in range(N)], pa.binary())
-    text = pa.Array.from_buffers(pa.string(), N, raw.buffers())
-    return pa.table(columns(N)).set_column(2, "caption", text)
+    return pa.table(columns(N)).set_column(2, "caption", pa.Array.from_buffers(pa.string(), N, raw.buffers()))
 
 
 def many_types() -> pa.Table:
@@ -167,8 +166,7 @@ def comes_back(folder: Path, data: Any, seed: int, explode: bool, **read: Any) -
     """Export a random plan, restore, compare; a clean sheet of a folder."""
     shutil.rmtree(folder / "work", ignore_errors=True)
     pairs = load_pairs(data, **read)
-    plan = random_plan(pairs, seed)
-    summary = export_pairs(pairs, plan, folder / "work" / "out.parquet", explode=explode)
+    summary = export_pairs(pairs, random_plan(pairs, seed), folder / "work" / "out.parquet", explode=explode)
     counts = restore_export(folder / "work" / "out.parquet", folder / "work" / "back.parquet")
     back = pq.read_table(folder / "work" / "back.parquet", page_checksum_verification=True)
     files = [data] if Path(data).is_file() else sorted(Path(data).parent.glob(Path(data).name))

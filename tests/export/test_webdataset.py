@@ -22,8 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 
 
 def samples(folder: Path) -> list[dict[str, Any]]:
-    urls = [str(p) for p in sorted(folder.glob("*.tar"))]
-    return list(webdataset.WebDataset(urls, shardshuffle=False))
+    return list(webdataset.WebDataset([str(p) for p in sorted(folder.glob("*.tar"))], shardshuffle=False))
 
 
 def test_webdataset_reads_what_was_written(make_pairs: Any, make_plan: Any, mixed: Any, tmp_path: Path) -> None:
@@ -41,8 +40,7 @@ def test_webdataset_reads_what_was_written(make_pairs: Any, make_plan: Any, mixe
     told = [json.loads(s["json"]) for s in read]
     names = "key_input action original_caption source_key repair_score".split()
     assert [told[1][name] for name in names] == ["k1", "rematch_text", "text 1", "k2", 0.75]
-    beside = pa.concat_tables(pq.read_table(out / f"0000{i}.parquet") for i in range(2))
-    assert beside.to_pylist() == told
+    assert pa.concat_tables(pq.read_table(out / f"0000{i}.parquet") for i in range(2)).to_pylist() == told
     assert len(pq.read_table(out / "00000.parquet")) == 4 and len(pq.read_table(out / "00001.parquet")) == 2
 
 

@@ -76,8 +76,7 @@ def test_pictures_that_a_limit_refused_are_read_once_it_is_higher(
     monkeypatch.setenv("CLEANPAIRS_MAX_PIXELS", "1600")
     assert list(CRCL(**SMALL).fit(pairs).quarantined_) == [3]
     monkeypatch.delenv("CLEANPAIRS_MAX_PIXELS")
-    model = CRCL(**SMALL).fit(pairs)
-    assert not model.quarantined_ and np.asarray(image_matrix(pairs, image_size=32).array[3]).any()
+    assert not CRCL(**SMALL).fit(pairs).quarantined_ and np.asarray(image_matrix(pairs, image_size=32).array[3]).any()
     monkeypatch.setenv("CLEANPAIRS_MAX_PIXELS", "1600")  # what is encoded stays
     assert not image_matrix(pairs, image_size=32).failures
 

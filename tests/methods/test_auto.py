@@ -233,8 +233,7 @@ def test_too_few_pairs_to_plant_leave_the_noise_rate_undetermined(pairs: Pairs) 
 
 @pytest.mark.parametrize("method", [Auto, ClipScore])
 def test_few_of_the_right_pairs_are_flagged_where_the_noise_rate_is_undetermined(method: type[PairScorer]) -> None:
-    pairs = vector_pairs(600, 0, 9.0)[0]
-    model = method(text_encoder="features", require_dependence=False).fit(pairs)
+    model = method(text_encoder="features", require_dependence=False).fit(vector_pairs(600, 0, 9.0)[0])
     assert np.isnan(model.noise_rate_) and (model.correspondence_ < model.threshold_).mean() < 0.08
 
 
@@ -286,8 +285,7 @@ def test_the_bound_adds_to_the_rate_what_similar_pairs_leave_open() -> None:
         observed = np.concatenate([right, random[:2000], similar[:of_similar]])
         wrong, of_random = (2000 + of_similar) / len(observed), 2000 / len(observed)
         found = NeighbourAgreement(observed, random[2000:], 0.0, observed, similar=similar[3000:])
-        bound = found.bound(Estimate(of_random, 0.95 * of_random, 0))
-        assert wrong < bound < wrong + 0.1
+        assert wrong < found.bound(Estimate(of_random, 0.95 * of_random, 0)) < wrong + 0.1
     none = NeighbourAgreement(right, random, 0.0, right, similar=similar[:9])
     assert np.isnan(none.bound(rate))
     assert replace(none, similar=similar).bound(replace(rate, high=0.9)) == 0.9

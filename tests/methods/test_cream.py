@@ -39,8 +39,7 @@ def test_the_loss_against_a_loop(phi: float, pair: tuple[int, int] | None) -> No
     np.testing.assert_allclose(spread_cross_entropy(*args), expected, rtol=1e-4)
     assert (spreads == 0) == (phi == float("inf"))
     if phi == float("inf"):  # nothing spreads: a weighted cross entropy
-        plain = 2 * InfoNCELoss(tau=tau)(args[0], args[1], args[4])
-        torch.testing.assert_close(spread_cross_entropy(*args), plain)
+        torch.testing.assert_close(spread_cross_entropy(*args), 2 * InfoNCELoss(tau=tau)(args[0], args[1], args[4]))
 
 
 def split_in_three(n: int = 30, **settings: Any) -> tuple[Any, Any]:
@@ -125,5 +124,4 @@ def test_what_is_split() -> None:
     encoded = view.encoded(0)
     S = torch.from_numpy(encoded.images.vectors @ encoded.texts.vectors.T) / 0.07
     loss = -(S.log_softmax(1).diagonal() + S.log_softmax(0).diagonal()).numpy()
-    expected = (loss - loss.min()) / (loss.max() - loss.min())
-    np.testing.assert_allclose(procedure.losses(view, 0), expected, atol=1e-4)
+    np.testing.assert_allclose(procedure.losses(view, 0), (loss - loss.min()) / (loss.max() - loss.min()), atol=1e-4)

@@ -48,8 +48,7 @@ def test_the_consistency_against_a_loop() -> None:
     expected = []
     for v, u in zip(V * y, U * y, strict=True):
         expected.append(sum(v * u) / np.sqrt(sum(v * v) * sum(u * u)))
-    got = structure_consistency(*(torch.from_numpy(x) for x in (V, U, y)))
-    np.testing.assert_allclose(got, expected, rtol=1e-10)
+    np.testing.assert_allclose(structure_consistency(*(torch.from_numpy(x) for x in (V, U, y))), expected, rtol=1e-10)
     assert float(structure_consistency(*(torch.from_numpy(x) for x in (V, V, y))).min()) == pytest.approx(1)
 
 

@@ -114,16 +114,14 @@ def test_the_clean_loss_pairs_both_passes_row_by_row(reduction: str) -> None:
 
 def test_what_is_remembered_is_the_surest_part_of_what_the_other_network_calls_clean() -> None:
     procedure, view = after_the_split()
-    rows = np.arange(30)
-    f = view.forward(0, rows, seed=4)
+    f = view.forward(0, np.arange(30), seed=4)
     procedure.remember(0, f)
     other = procedure.w[1]
     sure = np.flatnonzero(other >= other[other > 0.5].mean())
     assert 0 < len(sure) < (other > 0.5).sum()
     bank = procedure.memories[0].entries()
     assert sorted(bank.rows.tolist()) == sure.tolist() and not len(procedure.memories[1])
-    at = [f.rows.tolist().index(r) for r in bank.rows.tolist()]
-    torch.testing.assert_close(bank.texts, f.texts.detach()[at])
+    torch.testing.assert_close(bank.texts, f.texts.detach()[[f.rows.tolist().index(r) for r in bank.rows.tolist()]])
 
 
 def test_batches_hold_the_clean_pairs_twice() -> None:

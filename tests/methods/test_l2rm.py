@@ -110,8 +110,7 @@ def test_rematching_offers_what_the_plan_moves_and_never_a_pairs_own(is_image: b
     rows = np.arange(5, 15)
     found = search(is_image, False, rows, rows, 3)
     assert not (found.indices == np.arange(10)[:, None]).any()
-    right = np.roll(np.arange(10), 1 if is_image else -1)
-    assert (found.indices[:, 0] == right).all()
+    assert (found.indices[:, 0] == np.roll(np.arange(10), 1 if is_image else -1)).all()
     np.testing.assert_allclose(found.scores[:, 0], 1, rtol=1e-5)
     assert search(is_image, True, rows, rows, 3) is None
     assert search(is_image, False, rows[:1], rows, 3) is None

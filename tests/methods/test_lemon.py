@@ -52,5 +52,4 @@ def test_it_has_its_own_threshold_and_scores_the_same_when_loaded(tmp_path: Path
     assert roc_auc_score(~wrong, model.correspondence_) > 0.97
     assert abs(model.noise_rate_ - 1 / 3) < 0.05 and ((model.correspondence_ < model.threshold_) != wrong).mean() < 0.1
     np.testing.assert_allclose(reloaded(model, tmp_path, pairs).score_pairs(pairs), model.correspondence_, atol=1e-4)
-    plan = model.rematch(pairs, repairs="plausible").to_pandas()
-    assert (plan["action"] == "rematch_text").sum() > 100
+    assert (model.rematch(pairs, repairs="plausible").to_pandas()["action"] == "rematch_text").sum() > 100

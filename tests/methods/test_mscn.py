@@ -86,8 +86,7 @@ def test_slopes_are_the_derivatives_along_the_meta_gradient(text_drop: float) ->
     for i in range(12):  # the losses are in the order of the pairs
         others = np.arange(12) != i
         by_pair.append(float((4 - S[i, i] + S[i, others]).mean() + (4 - S[i, i] + S[others, i]).mean()))
-    losses = procedure.smooth_loss(view, model, start, rows)
-    np.testing.assert_allclose(losses.numpy(), by_pair, rtol=1e-4)
+    np.testing.assert_allclose(procedure.smooth_loss(view, model, start, rows).numpy(), by_pair, rtol=1e-4)
     want = -along(lambda p: procedure.smooth_loss(view, model, p, rows), start, v)
     want = want / want.abs().mean()  # a kink of the ReLU may lie within the difference's step
     assert float((slope - want).abs().max()) < 0.1 * float(want.abs().max())
@@ -117,8 +116,7 @@ def test_the_backbone_learns_from_weighed_pairs_and_the_weights_from_the_meta_se
     each = procedure.pair_objective(noisy.similarity(), torch.ones(12), noisy.excluded)
     expected = procedure.pair_loss(clean, torch.ones(10)) + (head(s).detach() * each).mean()
     torch.testing.assert_close(gradients(loss, model), gradients(expected, model), rtol=1e-4, atol=1e-6)
-    seed = 7
-    assert not gradients(procedure.recognition(view, 0, seed), model).any()
+    assert not gradients(procedure.recognition(view, 0, 7), model).any()
     recognised = gradients(procedure.recognition(view, 0, step_seed(view.seed(0, 29), int(clean.rows[0]))), head)
     for taught in (loss, procedure.split_loss(view, 0, clean, None), procedure.warm_loss(view, 0, clean)):
         torch.testing.assert_close(gradients(taught, head), recognised)

@@ -17,8 +17,7 @@ def test_weights_by_hand() -> None:
     before = torch.tensor([[2.0, 1.0, 1.0, 0.5], [1.0, 1.0, 3.0, 0.5]])
     after = torch.tensor([[1.0, 1.0, 4.0, 1.0], [1.0, 1.0, 4.0, 2.0]])
     # r: (2 + 1) / 2, 1, (1/4 + 3/4) / 2, (1/2 + 1/4) / 2
-    expected = [1.0, 1.0, math.tanh(0.5), math.tanh(0.375)]
-    np.testing.assert_allclose(negative_weight(before, after), expected, rtol=1e-5)
+    np.testing.assert_allclose(negative_weight(before, after), [1.0, 1.0, math.tanh(0.5), math.tanh(0.375)], rtol=1e-5)
 
 
 def with_bank(n: int = 30, **settings: Any) -> tuple[Any, Any]:

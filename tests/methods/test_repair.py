@@ -79,8 +79,7 @@ def test_a_pairs_own_entry_does_not_take_part() -> None:
 def test_a_memory_too_small_or_too_alike_to_rank_trusts_all(held: int) -> None:
     procedure, alike = procedure_of(6), vectors(1, 1).repeat(6, 1)
     procedure.memories[0].push(alike[:held], vectors(held, 2), np.arange(held))
-    got = procedure.correlation(procedure.memories[0], alike, vectors(6, 4), np.arange(6))
-    assert got.tolist() == [1.0] * 6
+    assert procedure.correlation(procedure.memories[0], alike, vectors(6, 4), np.arange(6)).tolist() == [1.0] * 6
 
 
 def test_labels_of_one_network_train_the_other() -> None:

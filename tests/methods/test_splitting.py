@@ -109,8 +109,7 @@ def test_nearly_nothing_on_one_side(clean: int) -> None:
     procedure, view = split_by_hand(2, [np.arange(40) < clean] * 2), view_of()
     batches = procedure.batches(view, 0)
     assert all(len(b) == 1 for b in batches)
-    rows = np.sort(np.concatenate([b[0] for b in batches]))
-    assert rows.tolist() == list(range(clean if clean >= 2 else 40))
+    assert np.sort(np.concatenate([b[0] for b in batches])).tolist() == list(range(clean if clean >= 2 else 40))
 
 
 def test_the_warm_up_takes_all_pairs_and_the_networks_other_orders() -> None:

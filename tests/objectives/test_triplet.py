@@ -37,7 +37,6 @@ def test_prediction_is_relative_to_the_best_tenth() -> None:
 
 
 def test_prediction_where_none_satisfies_its_margin() -> None:
-    S = 1 - 2 * torch.eye(5)
-    assert prediction(S).tolist() == [0.0] * 5
+    assert prediction(1 - 2 * torch.eye(5)).tolist() == [0.0] * 5
     assert prediction(torch.zeros(1, 1)).tolist() == [1.0]
     assert prediction(torch.zeros(0, 0)).shape == (0,)

@@ -88,8 +88,7 @@ def test_rank_correlation_equals_the_row_loop(make: Any) -> None:
             exclude = np.random.default_rng(1).integers(-1, m, n)
             wanted = by_loop(*args, exclude)
             for block in (1, 100, ranks.BLOCK):
-                found = rank_correlation(*args, exclude=exclude, block=block)
-                np.testing.assert_allclose(found, wanted, atol=1e-12)
+                np.testing.assert_allclose(rank_correlation(*args, exclude=exclude, block=block), wanted, atol=1e-12)
 
 
 def test_nan_has_no_rank() -> None:

@@ -115,8 +115,7 @@ def test_above_the_size_the_search_is_approximate_and_says_how_good(small_is_lar
     exact = np.einsum("qd,qkd->qk", queries, bank[found.indices])
     np.testing.assert_allclose(found.scores, exact, atol=1e-5)  # whatever is found has its true score
     assert (np.diff(found.scores, axis=1) <= 0).all()
-    again = top_k(queries, bank, 12)
-    np.testing.assert_array_equal(again.indices, found.indices)
+    np.testing.assert_array_equal(top_k(queries, bank, 12).indices, found.indices)
     assert 0 < found.note.probes < 64
 
 

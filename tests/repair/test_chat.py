@@ -113,8 +113,7 @@ def test_what_is_no_caption_is_counted_and_named(line: Callable[[Any], str], kin
     assert lines_of(tmp_path / "rest.jsonl") == [first] * (not usable)  # so it can be asked again
     with answers.open("a") as file:
         file.write("\n" + answered(first))
-    again = ChatWriter(ChatSettings(model="m"), [answers])
-    assert recaption(pairs, plan, again, by_colour).summary().recaptioned == 6
+    assert recaption(pairs, plan, ChatWriter(ChatSettings(model="m"), [answers]), by_colour).summary().recaptioned == 6
 
 
 def test_the_prompt_is_the_users_file(tmp_path: Path) -> None:

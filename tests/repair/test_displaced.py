@@ -198,8 +198,7 @@ def test_captions_of_a_row_move_together_and_each_once() -> None:
     probability = np.array([0.9, 0.9, 0.9, 0.4, 0.9, 0.9, 0.95, 0.6, 0])
     at = {int(p) for p in np.flatnonzero(rows == 5)}
     moves = moves_of(pairs.row, pairs.text_group, Displacement(distance, probability, ()), at)
-    got = {(int(rows[m["pair"]]), int(rows[m["donor"]])) for m in moves}
-    assert got == {(0, 1), (1, 2), (2, 3), (6, 8)}
+    assert {(int(rows[m["pair"]]), int(rows[m["donor"]])) for m in moves} == {(0, 1), (1, 2), (2, 3), (6, 8)}
     found, groups = Displacement(distance, probability, ()), pairs.pair_image_group
     away = misplaced(pairs.row, groups, pairs.text_group, found)
     assert set(rows[away].tolist()) == set(range(8)) and not away[rows == 8].any()

@@ -65,8 +65,7 @@ def test_dropped_pairs_get_captions_that_fit() -> None:
     pairs, plan = corpus()
     of_a_spreadsheet = replace(plan, table=with_columns(plan.table, {"original_caption": pa.array(["7"] * 12)}))
     new = recaption(pairs, of_a_spreadsheet, Namer(), by_colour)
-    table = new.table.to_pylist()
-    for i, row in enumerate(table):
+    for i, row in enumerate(new.table.to_pylist()):
         colour = list(COLOURS)[i % 3]
         if i < 6:
             assert row["action"] == "recaption" and row["caption"] == f"a {colour} square of {8 + i}"

@@ -274,8 +274,7 @@ def test_apply_keeps_what_it_should_and_truth_vectors_and_scores_follow() -> Non
 
 
 def test_a_plan_for_other_data_is_refused() -> None:
-    plan = Corpus(40, 0.3).plan()
-    assert_raises(DataError, "41", plan.apply, Corpus(41, 0.3).pairs)
+    assert_raises(DataError, "41", Corpus(40, 0.3).plan().apply, Corpus(41, 0.3).pairs)
 
 
 def test_settings_are_checked() -> None:
@@ -395,8 +394,7 @@ def test_what_is_kept_and_repaired_is_expected_hardly_dirtier_than_what_is_kept(
     [("probable", "do not show how likely a repair is right"), ("none", "no repairs were asked for")],
 )
 def test_nothing_is_repaired_where_it_cannot_be_judged_or_is_not_wanted(repairs: str, said: str) -> None:
-    plan = Corpus(40, 0.5).plan(repairs=repairs)
-    summary = plan.summary()
+    summary = Corpus(40, 0.5).plan(repairs=repairs).summary()
     assert summary.repaired == 0 and summary.dropped == 40 - summary.kept > 0
     assert said in str(summary)
     assert ("nothing is repaired; --repairs plausible (repairs='plausible')" in str(summary)) == (repairs == "probable")
@@ -415,8 +413,7 @@ def test_the_papers_strategies_take_from_trusted_pairs(strategy: str) -> None:
         # each got the caption of one of the most similar trusted images
         trusted = np.flatnonzero(~corpus.wrong)
         for i in (i for i, a in enumerate(t["action"]) if a == "rematch_text"):
-            nearest = trusted[np.argsort(-(corpus.z_image[trusted] @ corpus.z_image[i]))[:41]]
-            assert t["donor_pair_id"][i] in nearest
+            assert t["donor_pair_id"][i] in trusted[np.argsort(-(corpus.z_image[trusted] @ corpus.z_image[i]))[:41]]
 
 
 @settings(max_examples=60, deadline=None)

@@ -96,8 +96,7 @@ def test_it_renders_with_its_pictures_and_no_caption_runs(tab: Any) -> None:
         "counts", "how", "scores", "pairs", "given", "donors", "duplicates", "quarantined", "slices", "audited",
         "run",
     ]  # fmt: skip
-    links = tab.run("[...document.querySelectorAll('nav a')].map(a => a.hash.slice(1))")
-    assert links == sections
+    assert tab.run("[...document.querySelectorAll('nav a')].map(a => a.hash.slice(1))") == sections
     light = np.asarray(tab.screenshot())
     assert light.shape == (900, 1200, 3) and light.std() > 10 and len(np.unique(light.reshape(-1, 3), axis=0)) > 50
 

@@ -33,8 +33,7 @@ def test_bars_hold_every_scored_pair_once_and_the_line_is_the_threshold() -> Non
     ax = plot_scores(with_gaps, 0.25)
     assert sum(p.get_height() for p in ax.patches) == len(y)
     assert 0.25 in [line.get_xdata()[0] for line in ax.lines]
-    labels = {t.get_text() for t in ax.get_legend().get_texts()}
-    assert labels == {"pairs", "threshold 0.25"}
+    assert {t.get_text() for t in ax.get_legend().get_texts()} == {"pairs", "threshold 0.25"}
     split = plot_scores(with_gaps, 0.25, truth=np.concatenate([wrong, [True, False]]))
     assert sum(p.get_height() for p in split.patches) == len(y)
     assert "mismatched pairs" in {t.get_text() for t in split.get_legend().get_texts()}
@@ -107,5 +106,4 @@ def test_an_estimator_plots_itself(tmp_path: Path) -> None:
     loaded = type(model).from_pretrained(model.save_pretrained(tmp_path / "model"))
     for plot in (loaded.plot_scores, loaded.plot_training):  # they need the scores of the fit
         assert_raises(NotFittedError, "a loaded model holds no scores", plot)
-    titles = [a.get_title(loc="left") for a in model.plot_pairs(pairs.select([3, 5]), [1])]
-    assert len(titles) == 1
+    assert len([a.get_title(loc="left") for a in model.plot_pairs(pairs.select([3, 5]), [1])]) == 1

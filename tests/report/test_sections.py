@@ -91,8 +91,7 @@ def test_groups_of_the_same_image_and_the_same_text() -> None:
     assert (texts["total"], texts["pairs"]) == (1, 3)  # nor are empty captions
     assert texts["largest"][0]["captions"] == ["A dog"] and len(texts["largest"][0]["pictures"]) == 3
     assert duplicates(Cards(pairs.select([2, 3]), outcome([0.1, 0.2])), 5) == []
-    empty = Pairs.from_arrays([], images=[])
-    assert duplicates(Cards(empty, outcome([])), 5) == []
+    assert duplicates(Cards(Pairs.from_arrays([], images=[]), outcome([])), 5) == []
 
 
 def test_donors_are_counted() -> None:

@@ -52,8 +52,7 @@ def test_odd_similarities_count_against_us_in_blocks_too(what: str, block: int) 
     S[owner, np.arange(90)] += np.float32(0.3)
     if what != "ties":
         S[rng.random(S.shape) < 0.01] = float(what)
-    want = pytest.approx(by_counting(S, owner))
-    assert figures(recall_of_similarity(S, owner, block=block)) == want
+    assert figures(recall_of_similarity(S, owner, block=block)) == pytest.approx(by_counting(S, owner))
 
 
 @pytest.mark.parametrize("backbone", ["mlp", "sgr"])  # by vectors, and by words with regions

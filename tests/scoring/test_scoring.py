@@ -52,8 +52,7 @@ def test_rounds_are_averaged_over_groups_that_cover_all() -> None:
     order_of = np.random.default_rng(5)
     for _ in range(3):
         for at in np.array_split(order_of.permutation(23), round(23 / 6)):
-            S = torch.from_numpy(zi[at]) @ torch.from_numpy(zt[at]).T
-            want[at] += matching_probability(S, TAU).numpy() / 3
+            want[at] += matching_probability(torch.from_numpy(zi[at]) @ torch.from_numpy(zt[at]).T, TAU).numpy() / 3
     np.testing.assert_allclose(got, want, rtol=1e-5)
 
 

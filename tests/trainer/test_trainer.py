@@ -51,8 +51,7 @@ def builder(tokenizer: Tokenizer, model: type[VSEInf] = VSEInf) -> Callable[[], 
 
 def validate(model: Any) -> float:
     """Some figure that differs from epoch to epoch, up and down."""
-    total = sum(float(v.double().abs().sum()) for v in model.state_dict().values())
-    return float(np.sin(1e4 * total))
+    return float(np.sin(1e4 * sum(float(v.double().abs().sum()) for v in model.state_dict().values())))
 
 
 def train(
@@ -365,8 +364,7 @@ def test_a_run_that_went_back_is_resumed_at_its_rate(tmp_path: Path) -> None:
     keep = Checkpoint(tmp_path / "b", "f")
     with pytest.raises(KeyboardInterrupt):  # 6 + 6 steps, 6 that diverge, and 2 of the same epoch at half the rate
         train(procedure=Exploding, stages=LONG, checkpoint=keep, settings=OFTEN, on_step=StopAt(20))
-    again = train(stages=LONG, checkpoint=keep, settings=OFTEN, resume=True)
-    assert_same(again, whole)
+    assert_same(train(stages=LONG, checkpoint=keep, settings=OFTEN, resume=True), whole)
 
 
 def test_networks_and_stages_begin_with_weights_of_their_own() -> None:

@@ -56,8 +56,7 @@ def said(found: Verification) -> str:
 @pytest.mark.parametrize("n", [1, 2, N])
 @pytest.mark.parametrize("lists", [False, True])
 def test_an_export_is_whole(tmp_path: Path, n: int, lists: bool) -> None:
-    out = export(tmp_path, n, lists)
-    for path in (out, tmp_path / "out.parquet.manifest.json"):
+    for path in (export(tmp_path, n, lists), tmp_path / "out.parquet.manifest.json"):
         found = verify_path(path)
         assert found.kind == "export" and found.ok, said(found)
         assert len(found.checked) == 10  # the manifest; hash and pages of three files; counts, note, ledger
@@ -215,8 +214,7 @@ def test_a_run_and_its_model_are_whole(run: Path) -> None:
 
 
 def test_every_flipped_byte_of_every_file_of_a_run_is_found(run: Path) -> None:
-    noted = json.loads((run / "run.json").read_text())["files"]
-    for name in noted:
+    for name in json.loads((run / "run.json").read_text())["files"]:
         whole = (run / name).read_bytes()
         for at in np.linspace(0, len(whole) - 1, 3).astype(int).tolist():
             (run / name).write_bytes(whole[:at] + bytes([whole[at] ^ 0x04]) + whole[at + 1 :])
