@@ -187,17 +187,14 @@ def test_small_and_equal_scores(values: list[float]) -> None:
         assert len(s) == min(n, len(values)) and (n < len(values) or np.allclose(s.weight, 1))
 
 
-@pytest.mark.parametrize(
-    ("scores", "n", "threshold", "error", "words"),
-    [
+def test_refusals_of_a_draw() -> None:
+    for scores, n, threshold, error, words in (
         ([0.5], 0, 0.5, ConfigError, "n of an audit must be a whole number >= 1, found 0"),
         ([0.5], 1, 1.5, ConfigError, "threshold"), ([], 1, 0.5, DataError, "no pair with a score"),
         ([np.nan], 1, 0.5, DataError, "no pair with a score"),
         ([0.5, 1.5], 1, 0.5, DataError, r"must be in \[0, 1\], found 0.5 to 1.5"),
-    ],
-)  # fmt: skip
-def test_refusals_of_a_draw(scores: list[float], n: int, threshold: float, error: type[Exception], words: str) -> None:
-    assert_raises(error, words, draw_sample, scores, n, threshold=threshold)
+    ):  # fmt: skip
+        assert_raises(error, words, draw_sample, scores, n, threshold=threshold)
 
 
 # -- What calibrated scores let expect of a threshold, against the truth ----------------------------------------------

@@ -107,9 +107,8 @@ def test_a_lack_of_memory_is_code_6(
         assert remedy in said and f"({str(error) or 'it was refused'})" in said
 
 
-@pytest.mark.parametrize(
-    ("error", "told", "words"),
-    [
+def test_what_lacks_is_no_fault_of_the_data() -> None:
+    for error, told, words in (
         (pa.lib.ArrowMemoryError("realloc of size 2097152 failed"), MemoryError, "realloc"),
         (pa.ArrowInvalid("not what it says"), DataError, "x.parquet"),
         (
@@ -118,11 +117,9 @@ def test_a_lack_of_memory_is_code_6(
             "ulimit",
         ),
         (BlockingIOError(11, "Resource temporarily unavailable"), ResourceError, "ulimit -u"),
-    ],
-)
-def test_what_lacks_is_no_fault_of_the_data(error: Exception, told: type[Exception], words: str) -> None:
-    with pytest.raises(told, match=words), reading("x.parquet", "read", pa.ArrowException):
-        raise error
+    ):
+        with pytest.raises(told, match=words), reading("x.parquet", "read", pa.ArrowException):
+            raise error
 
 
 def test_where_no_thread_can_be_started_a_limit_is_met() -> None:

@@ -127,9 +127,8 @@ def test_more_labels_narrow_the_interval() -> None:
     assert width == sorted(width, reverse=True) and width[0] > 0.5 and width[-1] < 0.15
 
 
-@pytest.mark.parametrize(
-    ("found", "told"),
-    [
+def test_the_verdict_claims_no_more_than_is_known() -> None:
+    for found, told in (
         ({"noise_rate": None}, "The scores do not show how many pairs are mismatched."),
         ({"noise_rate": None, "noise_rate_bound": 0.4}, "They are at most 40.0 %."),
         ({"noise_rate": 0.3}, "fit no better than random ones. Captions that belong to a similar"),
@@ -141,11 +140,9 @@ def test_more_labels_narrow_the_interval() -> None:
         ({"noise_rate": 0.7, "better_than_random": 0.2}, "Many pairs are mismatched, or captions of this corpus say"),
         ({"noise_rate": 0.1, "better_than_random": 0.2}, "20 % of the pairs that do not look mismatched fit better"),
         ({"noise_rate": 0.2, "noise_rate_interval": [0.1, 0.3], "answers": 40, "better_than_random": 0}, "By 40"),
-    ],
-)  # fmt: skip
-def test_the_verdict_claims_no_more_than_is_known(found: dict, told: str) -> None:
-    words = calibration.rate_in_words(found)
-    assert told in words and ("are mismatched (95" in words) == ("answers" in found)
+    ):  # fmt: skip
+        words = calibration.rate_in_words(found)
+        assert told in words and ("are mismatched (95" in words) == ("answers" in found)
 
 
 def test_nothing_is_said_of_a_handful_or_where_nothing_is_told_apart() -> None:

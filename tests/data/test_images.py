@@ -44,9 +44,8 @@ def test_formats_and_modes() -> None:
 RAMP = np.tile(np.arange(256.0), (8, 1))
 
 
-@pytest.mark.parametrize(
-    ("form", "values"),
-    [
+def test_grey_of_more_than_eight_bits_is_scaled_by_its_range() -> None:
+    for form, values in (
         *((form, (RAMP * k).astype(np.uint16)) for k in (1, 4, 16, 64, 257) for form in ("PNG", "TIFF")),
         *(
             ("TIFF", (RAMP * k - low).astype(np.int32))
@@ -54,10 +53,8 @@ RAMP = np.tile(np.arange(256.0), (8, 1))
         ),
         *(("TIFF", (RAMP * k).astype(np.float32)) for k in (1 / 255, 1, 257, 4000, 1e-6)),
         ("TIFF", (RAMP / 127.5 - 1).astype(np.float32)),
-    ],
-)
-def test_grey_of_more_than_eight_bits_is_scaled_by_its_range(form: str, values: np.ndarray) -> None:
-    np.testing.assert_allclose(np.asarray(read_image(encode(Image.fromarray(values), form)))[..., 0], RAMP, atol=1)
+    ):
+        np.testing.assert_allclose(np.asarray(read_image(encode(Image.fromarray(values), form)))[..., 0], RAMP, atol=1)
 
 
 def tiff(values: np.ndarray, photometric: int = 1, sample_format: int = 1) -> bytes:
@@ -136,9 +133,8 @@ def png_header(width: int, height: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(b"\0" * 64)) + chunk(b"IEND", b"")
 
 
-@pytest.mark.parametrize(
-    ("data", "what"),
-    [
+def test_bombs_and_what_is_no_image_are_refused() -> None:
+    for data, what in (
         *((png_header(*size), ".") for size in ((9_000, 9_000), (60_000, 60_000), (2**31 - 1, 2**31 - 1), (0, 5))),
         (b"<html><body>404</body></html>", "no known image format: it is a web page"),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "no known image format$"),
@@ -146,10 +142,8 @@ def png_header(width: int, height: int) -> bytes:
         (b"<svg/>", "no known image format: it is SVG"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "no known image format: .*git lfs pull"),
         (encode(Image.new("RGB", (4, 4)), "JPEG2000"), "no known image format: it is JPEG 2000"),
-    ],
-)
-def test_bombs_and_what_is_no_image_are_refused(data: bytes, what: str) -> None:
-    assert_raises(DataError, what, read_image, data)
+    ):
+        assert_raises(DataError, what, read_image, data)
 
 
 def test_no_output_replaces_an_image_that_a_table_may_name(tmp_path: Path) -> None:

@@ -18,9 +18,8 @@ from tests.helpers import assert_raises
 from .conftest import named
 
 
-@pytest.mark.parametrize(
-    ("out", "name", "chosen", "where"),
-    [
+def test_the_suffix_or_the_name() -> None:
+    for out, name, chosen, where in (
         ("out.parquet", None, "parquet", "out.parquet"),
         ("out.pq", None, "parquet", "out.pq"),
         ("out.npy", None, "uids", "out.npy"),
@@ -30,15 +29,12 @@ from .conftest import named
         ("shards/{}.tar", "webdataset", "webdataset", "shards"),
         ("shards/*.tar", None, "webdataset", "shards"),
         ("laion.v2", "datasets", "datasets", "laion.v2"),
-    ],
-)
-def test_the_suffix_or_the_name(out: str, name: str | None, chosen: str, where: str) -> None:
-    assert choose_format(out, name) == (chosen, Path(where))
+    ):
+        assert choose_format(out, name) == (chosen, Path(where))
 
 
-@pytest.mark.parametrize(
-    ("out", "name", "message"),
-    [
+def test_what_is_not_clear() -> None:
+    for out, name, message in (
         ("out", None, r"out does not say.*--format \(parquet, webdataset, datasets, csv, lance, uids\)"),
         ("out.txt", None, "does not say"),
         ("out.parquet", "datasets", "named as parquet, but the format is datasets"),
@@ -46,10 +42,8 @@ def test_the_suffix_or_the_name(out: str, name: str | None, chosen: str, where: 
         ("out", "web-dataset", "did you mean 'webdataset'"),
         (".", "webdataset", "that you are in"),
         ("{00000..}.tar", "webdataset", "that you are in"),
-    ],
-)
-def test_what_is_not_clear(out: str, name: str | None, message: str) -> None:
-    assert_raises(ConfigError, message, choose_format, out, name)
+    ):
+        assert_raises(ConfigError, message, choose_format, out, name)
 
 
 @pytest.mark.parametrize(

@@ -144,12 +144,10 @@ def test_repair_gives_mismatched_images_captions_of_their_own(monkeypatch: pytes
     assert own.mean() > 0.25
 
 
-@pytest.mark.parametrize(
-    ("n", "share", "planted"), [(200, 0.1, 50), (600, 0.1, 100), (30_000, 0.1, 2000), (90, 0.25, 0)]
-)
-def test_so_many_pairs_are_planted(n: int, share: float, planted: int) -> None:
-    caption, rows = plant(np.arange(n), np.arange(n), share, np.random.default_rng(0))
-    assert len(rows) == planted and (np.flatnonzero(caption != np.arange(n)) == rows).all()
+def test_so_many_pairs_are_planted() -> None:
+    for n, share, planted in ((200, 0.1, 50), (600, 0.1, 100), (30_000, 0.1, 2000), (90, 0.25, 0)):
+        caption, rows = plant(np.arange(n), np.arange(n), share, np.random.default_rng(0))
+        assert len(rows) == planted and (np.flatnonzero(caption != np.arange(n)) == rows).all()
 
 
 def vector_pairs(n: int, wrong: int, spread: float) -> tuple[Pairs, np.ndarray]:

@@ -126,20 +126,17 @@ def test_what_the_data_must_bring() -> None:
         ClipScore(score_column="clip_score").fit(percent)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
+def test_settings_that_do_not_go_together() -> None:
+    for settings, message in (
         ({}, "model of clip-score must be"),
         ({"text_encoder": "minilm"}, "text_encoder"),
         ({"text_encoder": "features", "normalise": "sinkhorn"}, "normalise"),
         ({"model": "x", "score_column": "similarity"}, "found several"),
         ({"encoder": "x", "text_encoder": "features"}, "text_encoder"),
         ({"encoder": "/no/such/model"}, "there is no directory /no/such/model"),  # it names the model too
-    ],
-)
-def test_settings_that_do_not_go_together(settings: dict[str, object], message: str) -> None:
-    with pytest.raises((ConfigError, DataError), match=message):
-        ClipScore(**settings).fit(Pairs.from_arrays(CAPTIONS, features=np.ones((60, 4), np.float32)))  # type: ignore[arg-type]
+    ):
+        with pytest.raises((ConfigError, DataError), match=message):
+            ClipScore(**settings).fit(Pairs.from_arrays(CAPTIONS, features=np.ones((60, 4), np.float32)))  # type: ignore[arg-type]
 
 
 def test_it_has_no_settings_of_a_training() -> None:

@@ -155,10 +155,8 @@ def test_no_other_host_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
         run(other)
 
 
-@pytest.mark.parametrize(
-    "url", ["localhost:8000", "ftp://a/v1", "http://", "http://me:word@localhost/v1", "http://a/v1?k=word", ""]
-)
-def test_an_address_that_is_none(url: str) -> None:
-    with pytest.raises(ConfigError, match="must be like") as error:
-        Endpoint(url, concurrency=1, attempts=1, timeout=1, backoff=0)
-    assert "word" not in str(error.value)
+def test_an_address_that_is_none() -> None:
+    for url in ("localhost:8000", "ftp://a/v1", "http://", "http://me:word@localhost/v1", "http://a/v1?k=word", ""):
+        with pytest.raises(ConfigError, match="must be like") as error:
+            Endpoint(url, concurrency=1, attempts=1, timeout=1, backoff=0)
+        assert "word" not in str(error.value)

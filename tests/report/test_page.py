@@ -222,9 +222,8 @@ def test_parts_that_do_not_belong_together_are_refused(case: dict[str, Any], tmp
     assert not out.exists()
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
+def test_visible() -> None:
+    for text, shown in (
         ("two\nlines\tand a tab\u2028end", "two lines and a tab end"),
         ("a\u202eb", "a⟨U+202E⟩b"),
         ("\x00\x1b\ufeff\u200b", "⟨U+0000⟩⟨U+001B⟩⟨U+FEFF⟩⟨U+200B⟩"),
@@ -234,10 +233,8 @@ def test_parts_that_do_not_belong_together_are_refused(case: dict[str, Any], tmp
         ("é 中 ß", "é 中 ß"),
         ("", ""),
         ("x" * 10_000_000, "x" * 280 + " …"),
-    ],
-)
-def test_visible(text: str, shown: str) -> None:
-    assert visible(text) == shown
+    ):
+        assert visible(text) == shown
 
 
 @pytest.mark.slow

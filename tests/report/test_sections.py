@@ -168,14 +168,11 @@ def test_the_story_says_nothing_of_what_is_not_known() -> None:
     assert told == {"Method": "mine. Nothing was trained."}
 
 
-@pytest.mark.parametrize(
-    ("encoder", "captions", "words"),
-    [
+def test_vectors_of_both_sides_are_no_bag_of_words() -> None:
+    for encoder, captions, words in (
         (None, "vectors of the data, both sides (--set text_encoder=words: learned words)", "vectors of the data"),
         ("models/clip", "vectors of clip", "vectors of clip"),
-    ],
-)
-def test_vectors_of_both_sides_are_no_bag_of_words(encoder: str | None, captions: str, words: str) -> None:
-    settings = {"backbone": "mlp", "image_encoder": "auto", "encoder": encoder}
-    told = dict(story({"method": "mine", "result": {"captions": captions}}, settings, outcome([0.1]), None))
-    assert told == {"Method": f"mine. Both sides are {words}."}
+    ):
+        settings = {"backbone": "mlp", "image_encoder": "auto", "encoder": encoder}
+        told = dict(story({"method": "mine", "result": {"captions": captions}}, settings, outcome([0.1]), None))
+        assert told == {"Method": f"mine. Both sides are {words}."}
