@@ -23,8 +23,7 @@ from cleanpairs.data import ParquetSink, load_pairs
 from cleanpairs.export.diff import Change
 from cleanpairs.ops.columns import with_columns
 from cleanpairs.repair.actions import REASONS
-from tests.helpers import assert_raises, plan_of, write_table
-from tests.helpers import picture as png
+from tests.helpers import assert_raises, picture, plan_of, write_table
 
 
 @pytest.fixture
@@ -214,7 +213,7 @@ def test_an_edited_ledger_is_refused_and_another_place_is_taken(diff: Callable[.
 def export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     """In a directory with in.parquet of five pairs, and plan.parquet that keeps three."""
     monkeypatch.chdir(tmp_path)
-    table = {"uid": [f"{i:032x}" for i in range(5)], "image": [png(i) for i in range(5)]}
+    table = {"uid": [f"{i:032x}" for i in range(5)], "image": [picture(i) for i in range(5)]}
     pairs = load_pairs(write_table("in.parquet", {**table, "caption": [f"text {i}" for i in range(5)]}))
     settings = {"data": str(tmp_path / "in.parquet"), "columns": {}}
     plan_of(pairs, ["keep", "drop", "keep", "drop", "keep"], settings=settings).save("plan.parquet")

@@ -16,8 +16,7 @@ from cleanpairs.data import read_image
 from cleanpairs.data.formats.file_names import IMAGES
 from cleanpairs.data.guard import data_inputs, refuse_inputs
 from cleanpairs.data.images import image_header, vector_groups
-from tests.helpers import assert_raises
-from tests.helpers import encoded as encode
+from tests.helpers import assert_raises, encoded
 
 
 def near(image: Any, colour: tuple[int, int, int], tolerance: int = 12) -> bool:
@@ -27,7 +26,7 @@ def near(image: Any, colour: tuple[int, int, int], tolerance: int = 12) -> bool:
 
 def test_formats_and_modes() -> None:
     for form in ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF"):
-        image = read_image(encode(Image.new("RGB", (9, 5), (200, 40, 60)), form))
+        image = read_image(encoded(Image.new("RGB", (9, 5), (200, 40, 60)), form))
         assert image.size == (9, 5) and near(image, (200, 40, 60))
     green, sixteen = Image.new("RGB", (4, 4), (10, 200, 30)), Image.fromarray(np.full((4, 4), 30_000, np.uint16))
     for image, form, colour in (
@@ -38,7 +37,7 @@ def test_formats_and_modes() -> None:
         (sixteen, "PNG", (117, 117, 117)),
         (sixteen, "TIFF", (117, 117, 117)),
     ):
-        assert near(read_image(encode(image, form)), colour, 1 if image is sixteen else 12)
+        assert near(read_image(encoded(image, form)), colour, 1 if image is sixteen else 12)
 
 
 RAMP = np.tile(np.arange(256.0), (8, 1))
@@ -54,7 +53,7 @@ def test_grey_of_more_than_eight_bits_is_scaled_by_its_range() -> None:
         *(("TIFF", (RAMP * k).astype(np.float32)) for k in (1 / 255, 1, 257, 4000, 1e-6)),
         ("TIFF", (RAMP / 127.5 - 1).astype(np.float32)),
     ):
-        np.testing.assert_allclose(np.asarray(read_image(encode(Image.fromarray(values), form)))[..., 0], RAMP, atol=1)
+        np.testing.assert_allclose(np.asarray(read_image(encoded(Image.fromarray(values), form)))[..., 0], RAMP, atol=1)
 
 
 def tiff(values: np.ndarray, photometric: int = 1, sample_format: int = 1) -> bytes:
@@ -85,19 +84,19 @@ def test_tiffs_of_other_programs(order: str) -> None:
 
 
 def test_a_jpeg_of_many_scans_is_refused() -> None:
-    data = encode(Image.new("RGB", (90, 90)), "JPEG", progressive=True)
+    data = encoded(Image.new("RGB", (90, 90)), "JPEG", progressive=True)
     assert read_image(data).size == (90, 90)
     last = data.rfind(b"\xff\xda")
     assert_raises(DataError, "2009 scans", read_image, data[:last] + data[last:-2] * 2000 + b"\xff\xd9")
 
 
 def test_transparent_is_on_white() -> None:
-    assert near(read_image(encode(Image.new("RGBA", (4, 4), (0, 0, 0, 0)), "PNG")), (255, 255, 255), 0)
-    assert near(read_image(encode(Image.new("RGBA", (4, 4), (255, 0, 0, 128)), "PNG")), (255, 127, 127), 1)
-    assert near(read_image(encode(Image.new("LA", (4, 4), (0, 0)), "PNG")), (255, 255, 255), 0)
+    assert near(read_image(encoded(Image.new("RGBA", (4, 4), (0, 0, 0, 0)), "PNG")), (255, 255, 255), 0)
+    assert near(read_image(encoded(Image.new("RGBA", (4, 4), (255, 0, 0, 128)), "PNG")), (255, 127, 127), 1)
+    assert near(read_image(encoded(Image.new("LA", (4, 4), (0, 0)), "PNG")), (255, 255, 255), 0)
     palette = Image.new("P", (4, 4), 0)
     palette.putpalette([9, 9, 9] * 256)
-    assert near(read_image(encode(palette, "PNG", transparency=0)), (255, 255, 255), 0)
+    assert near(read_image(encoded(palette, "PNG", transparency=0)), (255, 255, 255), 0)
 
 
 def test_exif_rotation() -> None:
@@ -105,21 +104,21 @@ def test_exif_rotation() -> None:
     image.paste("white", (0, 0, 4, 4))
     exif = Image.Exif()
     exif[0x0112] = 6  # to be turned a quarter clockwise
-    upright = np.asarray(read_image(encode(image, "JPEG", quality=95, exif=exif)))
+    upright = np.asarray(read_image(encoded(image, "JPEG", quality=95, exif=exif)))
     assert upright.shape == (8, 4, 3) and upright[:3].min() > 200 and upright[5:].max() < 55
 
 
 def test_a_broken_exif_note_does_not_cost_the_image() -> None:
     notes = (b"garbage", b"II*\0\xff\xff\xff\xff", b"MM\0*\0\0\0\x08\xff\xff", b"")
     for form, exif in itertools.product(("JPEG", "PNG", "WEBP"), notes):
-        image = read_image(encode(Image.new("RGB", (8, 4), (200, 40, 60)), form, exif=b"Exif\0\0" + exif))
+        image = read_image(encoded(Image.new("RGB", (8, 4), (200, 40, 60)), form, exif=b"Exif\0\0" + exif))
         assert image.size == (8, 4) and near(image, (200, 40, 60))
 
 
 def test_every_truncation_is_refused() -> None:
     noise = np.random.default_rng(0).integers(0, 255, (24, 24, 3), np.uint8)
     for form in ("JPEG", "PNG", "WEBP", "GIF", "BMP"):
-        data = encode(Image.fromarray(noise), form)
+        data = encoded(Image.fromarray(noise), form)
         for keep in (0, 1, 20, len(data) // 2, len(data) * 3 // 4):
             with pytest.raises(DataError):
                 read_image(data[:keep])
@@ -141,7 +140,7 @@ def test_bombs_and_what_is_no_image_are_refused() -> None:
         (b"%PDF-1.4", "no known image format: it is PDF"),
         (b"<svg/>", "no known image format: it is SVG"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "no known image format: .*git lfs pull"),
-        (encode(Image.new("RGB", (4, 4)), "JPEG2000"), "no known image format: it is JPEG 2000"),
+        (encoded(Image.new("RGB", (4, 4)), "JPEG2000"), "no known image format: it is JPEG 2000"),
     ):
         assert_raises(DataError, what, read_image, data)
 
@@ -173,4 +172,4 @@ def test_equal_vectors_are_one_group_and_others_are_not() -> None:
 def test_the_size_of_a_large_image_is_read_without_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
     with warnings.catch_warnings(action="error"):
-        assert image_header(encode(Image.new("L", (4, 4)), "PNG")) == ("PNG", 4, 4)
+        assert image_header(encoded(Image.new("L", (4, 4)), "PNG")) == ("PNG", 4, 4)

@@ -94,16 +94,12 @@ def test_files_of_two_models(copy: Path) -> None:
     assert_raises(DataError, "not of one model", load_estimator, copy)
 
 
-def test_another_method_is_said(saved: Path, tmp_path: Path) -> None:
+def test_another_method_is_said_and_a_run_directory_is_its_model(saved: Path, tmp_path: Path) -> None:
     assert_raises(DataError, "holds InfoNCE, not CRCL", CRCL.from_pretrained, saved)
     for nothing in (tmp_path / "nowhere", tmp_path):
         assert_raises(DataError, r"config\.json is missing", load_estimator, nothing)
-    file = tmp_path / "file"
-    file.write_text("x")
-    assert_raises(DataError, "file", load_estimator, file)
-
-
-def test_a_run_directory_is_its_model(saved: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    assert_raises(DataError, "file", load_estimator, tmp_path / "file")
     (tmp_path / "run.json").write_text("{}")
     assert_raises(DataError, r"is no model of cleanpairs: config\.json is missing", InfoNCE.from_pretrained, tmp_path)
     shutil.copytree(saved, tmp_path / "model")

@@ -16,8 +16,7 @@ from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError, Outp
 from cleanpairs.export.writing import ExportWork
 from cleanpairs.repair.plan import RepairPlan, wrong_in_output
 from cleanpairs.verification import verify_path
-from tests.helpers import assert_raises, plan_of, write_pictures, write_table
-from tests.helpers import picture as png
+from tests.helpers import assert_raises, picture, plan_of, write_pictures, write_table
 
 from .conftest import columns, restored
 
@@ -62,14 +61,14 @@ def test_every_kind_of_decision(flat: Pairs, mixed: RepairPlan, tmp_path: Path) 
         "key": "k1", "image": None, "caption": "text 3", "site": 1, "correspondence": 0.5, "action": "rematch_text",
         "original_caption": "text 1", "source_key": "k3", "repair_score": 0.75,
     }  # fmt: skip
-    assert rows[1]["image"] == png(1)
-    assert rows[2]["image"] == png(11) and rows[10]["image"] == png(2)  # bytes, not pixels
+    assert rows[1]["image"] == picture(1)
+    assert rows[2]["image"] == picture(11) and rows[10]["image"] == picture(2)  # bytes, not pixels
     assert rows[2]["caption"] == "text 2" and rows[2]["source_key"] == "k11" and rows[2]["original_caption"] is None
     assert rows[0]["action"] == "keep" and rows[0]["source_key"] is None and rows[0]["repair_score"] is None
 
     gone = pq.read_table(dropped).to_pylist()
     assert [(r["pair_id"], r["key"], r["caption"], r["action"], r["reason"], r["image"]) for r in gone] == [
-        (3, "k3", "text 3", "drop", "because drop", png(3))
+        (3, "k3", "text 3", "drop", "because drop", picture(3))
     ]
     lines = pq.read_table(ledger).to_pylist()
     assert [line["pair_id"] for line in lines] == list(range(12))
@@ -90,7 +89,7 @@ def test_lists_stay_one_row(tmp_path: Path, spelled: bool) -> None:
     assert [r["captions"] for r in rows] == [["text 0.0", "text 1.0"], ["text 2.1"]]
     assert rows[0]["action"] == ["keep", "rematch_text"] and rows[0]["original_caption"] == [None, "text 0.1"]
     assert rows[0]["source_key"] == [None, "k1"] and rows[0]["correspondence"] == [0.5, 0.5]
-    assert [r["image"] for r in rows] == [png(0), png(2)]
+    assert [r["image"] for r in rows] == [picture(0), picture(2)]
     assert (summary.rows, summary.kept, summary.rematched_text, summary.rematched_image) == (2, 2, 1, 0)
     assert summary.dropped == 3
     gone = pq.read_table(dropped).to_pylist()
@@ -106,7 +105,7 @@ def test_lists_stay_one_row(tmp_path: Path, spelled: bool) -> None:
     assert summary.rematched_image == 1 and summary.rows == 4
     exploded = pq.read_table(tmp_path / "exploded.parquet")
     assert exploded["captions"].to_pylist() == ["text 0.0", "text 1.0", "text 2.0", "text 2.1"]
-    assert exploded["image"].to_pylist() == [png(0), png(0), png(0), png(2)]
+    assert exploded["image"].to_pylist() == [picture(0), picture(0), picture(0), picture(2)]
 
 
 def test_features_are_replaced_with_the_image(tmp_path: Path) -> None:
@@ -158,14 +157,14 @@ def test_a_caption_that_was_written_for_its_image(tmp_path: Path, lists: bool) -
     truth: dict[str, list[Any]] = {"true_mismatch": [False, True, False], "true_key": ["k0", "k2", "k2"]}
     if lists:
         captions, truth = [[c] for c in captions], {name: [[v] for v in column] for name, column in truth.items()}
-    table = pa.table({"key": ["k0", "k1", "k2"], "image": [png(i) for i in range(3)], "caption": captions} | truth)
+    table = pa.table({"key": ["k0", "k1", "k2"], "image": [picture(i) for i in range(3)], "caption": captions} | truth)
     pairs = load_pairs(write_table(tmp_path / "in.parquet", table))
     plan = plan_of(pairs, ["keep", "recaption", "keep"], repair_score=[None, 0.75, None])
     summary = export_pairs(pairs, plan, tmp_path / "out.parquet", explode=lists)
     assert (summary.kept, summary.recaptioned, summary.rows) == (2, 1, 3) and "1 with a caption written" in str(summary)
     row = pq.read_table(tmp_path / "out.parquet").to_pylist()[1]
     assert (row["caption"], row["original_caption"], row["source_key"]) == ("new 1", "two", None)
-    assert row["image"] == png(1) and row["repair_score"] == 0.75 and row["action"] == "recaption"
+    assert row["image"] == picture(1) and row["repair_score"] == 0.75 and row["action"] == "recaption"
     assert row["true_mismatch"] is False and row["true_key"] == ""
     line = pq.read_table(tmp_path / "out.parquet.ledger.parquet").to_pylist()[1]
     assert (line["original_caption"], line["new_caption"], line["out_row"]) == ("two", "new 1", 1)
@@ -178,7 +177,7 @@ def test_a_caption_that_was_written_for_its_image(tmp_path: Path, lists: bool) -
 def test_the_truth_of_lists_runs_along_the_captions(tmp_path: Path, explode: bool) -> None:
     captions = [["a", "b"], ["c", "d"]]
     truth = {"true_mismatch": [[False, True], [True, False]], "true_key": [["k0", "k1"], ["k0", "k1"]]}
-    table = pa.table({"key": ["k0", "k1"], "image": [png(0), png(1)], "captions": captions, **truth})
+    table = pa.table({"key": ["k0", "k1"], "image": [picture(0), picture(1)], "captions": captions, **truth})
     pairs = load_pairs(write_table(tmp_path / "in.parquet", table))
     plan = plan_of(pairs, ["drop", "rematch_text", "keep", "drop"], [None, 2, None, None])
     out, dropped = tmp_path / "out.parquet", tmp_path / "dropped.parquet"

@@ -19,8 +19,7 @@ from cleanpairs.export.decisions import PlanFile
 from cleanpairs.export.writing import Export, ExportSettings
 from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
 from cleanpairs.repair.plan import write_plan as write_plan_file
-from tests.helpers import InParts, assert_raises, plan_of, vector_column, write_table
-from tests.helpers import picture as png
+from tests.helpers import InParts, assert_raises, picture, plan_of, vector_column, write_table
 
 from .conftest import restored
 
@@ -145,7 +144,7 @@ def test_a_plan_in_memory_is_divided_too(tmp_path: Path) -> None:
 
 def test_lists_of_captions_and_other_formats_are_divided_too(tmp_path: Path) -> None:
     captions = [[f"text {i}.{j}" for j in range(1 + i % 3)] for i in range(40)]
-    images = [{"bytes": png(i), "path": None} for i in range(40)]
+    images = [{"bytes": picture(i), "path": None} for i in range(40)]
     pq.write_table(pa.table({"caption": captions, "image": images}), tmp_path / "in.parquet", row_group_size=7)
     plan = write_plan(tmp_path / "plan.parquet", tmp_path / "in.parquet")
     tars = {"format": "webdataset", "explode": True}

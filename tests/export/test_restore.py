@@ -243,19 +243,12 @@ def test_several_files_come_back_as_one(tmp_path: Path) -> None:
         assert back.equals(table.set_column(3, "site", pa.array([*range(5), *[None] * 7], pa.int64())))
 
 
-def test_only_the_rows_that_were_read_come_back(tmp_path: Path) -> None:
-    comes_back(tmp_path, write_table(tmp_path / "in.parquet", columns(N)), 1, False, limit=9)
-
-
-def test_an_export_of_an_export(exported: Path, tmp_path: Path) -> None:
+def test_the_rows_that_were_read_an_export_and_a_table_in_memory_come_back(exported: Path, tmp_path: Path) -> None:
+    comes_back(tmp_path, tmp_path / "in.parquet", 1, False, limit=9)
     comes_back(tmp_path, exported, 2, False)
-
-
-def test_pairs_of_a_table_in_memory(tmp_path: Path) -> None:
-    table = pa.table(columns(N))
-    pairs = load_pairs(table)
-    export_pairs(pairs, random_plan(pairs, 1), tmp_path / "out.parquet")
-    assert restored(tmp_path / "out.parquet").equals(table)
+    pairs = load_pairs(table := pa.table(columns(N)))
+    export_pairs(pairs, random_plan(pairs, 1), tmp_path / "memory.parquet")
+    assert restored(tmp_path / "memory.parquet").equals(table)
 
 
 def test_only_what_is_needed_is_kept(tmp_path: Path) -> None:
@@ -323,6 +316,9 @@ def test_the_files_may_be_moved_together_and_the_ledger_apart(exported: Path, tm
     assert_raises(DataError, r"no ledger .*--ledger", restore_export, there / "out.parquet", tmp_path / "b.parquet")
     restore_export(there / "out.parquet", tmp_path / "b.parquet", ledger=tmp_path / "elsewhere.parquet")
     assert (tmp_path / "b.parquet").read_bytes() == (tmp_path / "back.parquet").read_bytes()
+    pairs, out = load_pairs(tmp_path / "in.parquet"), tmp_path / "a" / "o.parquet"
+    export_pairs(pairs, random_plan(pairs, 1), out, ledger=tmp_path / "b" / "o.parquet")
+    assert len(restored(out)) == N  # a ledger of one name in another folder is found
 
 
 def test_an_export_under_another_name_is_not_taken_for_the_first(exported: Path, tmp_path: Path) -> None:
@@ -332,12 +328,6 @@ def test_an_export_under_another_name_is_not_taken_for_the_first(exported: Path,
     with pytest.raises(DataError, match=r"describes out\.parquet, and not copy\.parquet"):
         restore_export(tmp_path / "copy.parquet", tmp_path / "back.parquet")
     assert "and not copy.parquet" in str(verify_path(tmp_path / "copy.parquet"))
-
-
-def test_a_ledger_of_one_name_in_another_folder_is_found(exported: Path, tmp_path: Path) -> None:
-    pairs = load_pairs(tmp_path / "in.parquet")
-    export_pairs(pairs, random_plan(pairs, 1), tmp_path / "a" / "o.parquet", ledger=tmp_path / "b" / "o.parquet")
-    assert restore_export(tmp_path / "a" / "o.parquet", tmp_path / "back.parquet").rows == N
 
 
 @pytest.mark.parametrize("name", ["out.parquet", "out.parquet.ledger.parquet"])
@@ -357,7 +347,9 @@ def test_what_cannot_be_opened(exported: Path, tmp_path: Path) -> None:
         manifest.write_text(text)
         assert_raises(DataError, "cannot be read as the manifest", restore_export, exported, back)
     manifest.write_text(whole)
-    assert not back.exists() and restore_export(exported, back).rows == N
+    other = tmp_path / "back.csv"
+    assert_raises(ConfigError, r"restore writes Parquet, and .*back.csv", restore_export, exported, other)
+    assert not other.exists() and not back.exists() and restore_export(exported, back).rows == N
 
 
 ROWS = ["original_row", "original_columns"]
@@ -456,9 +448,3 @@ def test_a_mixture_of_two_exports_is_never_undone(exported: Path, tmp_path: Path
         assert_raises(DataError, "cut short", diff_export, exported)
     export_pairs(pairs, random_plan(pairs, 2), exported, overwrite=True)
     assert restore_export(exported, tmp_path / "back.parquet").rows == N
-
-
-def test_a_name_of_another_format_is_refused(exported: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"restore writes Parquet, and .*back.csv"):
-        restore_export(exported, tmp_path / "back.csv")
-    assert not (tmp_path / "back.csv").exists()

@@ -273,10 +273,6 @@ def test_apply_keeps_what_it_should_and_truth_vectors_and_scores_follow() -> Non
     np.testing.assert_array_equal(np.isnan(repaired.precomputed_scores["clip"]), changed)
 
 
-def test_a_plan_for_other_data_is_refused() -> None:
-    assert_raises(DataError, "41", Corpus(40, 0.3).plan().apply, Corpus(41, 0.3).pairs)
-
-
 def test_settings_are_checked() -> None:
     bad = {"take_from": "all", "targets": "row", "threshold": 2.0, "candidates": 0, "max_reuse": 0, "strategy": "best"}
     for name, value in {**bad, "min_confidence": 1.5, "n_donors": 0}.items():
@@ -286,7 +282,8 @@ def test_settings_are_checked() -> None:
             RepairSettings(**{"repairs": "plausible", "n_donors": 5, **changes})
 
 
-def test_wrong_shapes_and_non_finite_numbers_are_refused() -> None:
+def test_other_data_wrong_shapes_and_non_finite_numbers_are_refused() -> None:
+    assert_raises(DataError, "41", Corpus(40, 0.3).plan().apply, Corpus(41, 0.3).pairs)
     corpus = Corpus(6, 0.5)
     with pytest.raises(DataError, match="correspondence must be"):
         plan_repairs(corpus.pairs, np.ones(5), corpus.z_image, corpus.z_text, scorer, threshold=0.1)
