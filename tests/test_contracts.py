@@ -509,9 +509,7 @@ def test_dropout_is_of_the_heads_of_mlp() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("backbone_name", ["mlp", "vse_inf", "sgraf"])
-def test_methods_train_on_the_gpu(
-    trained: Any, backbone_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_methods_train_on_the_gpu(trained: Any, backbone_name: str, tmp_path: Path, monkeypatch: Any) -> None:
     """What is trained there scores the same here; bf16 is the default there, so full precision is asked for."""
     pairs = corpus(48, wrong=8)
     settings = {"backbone": backbone_name, "dim_sim": 4, "batch_size": 12, "eval_group_size": 12, "lr": 5e-3}

@@ -460,9 +460,7 @@ def test_bold_is_what_is_above_every_other_row_by_more_than_the_spread_of_the_di
     assert not set("*±") & set(rows.table("corpus", [first]))  # of one seed no spread is known
 
 
-def test_rows_combine_fits_and_go_on_where_they_stopped(
-    script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_combine_fits_and_go_on_where_they_stopped(script: Any, tmp_path: Path, monkeypatch: Any) -> None:
     rows = script("rows")
     rng = np.random.default_rng(0)
     both = rng.normal(size=(400, 16)).astype(np.float32)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
@@ -202,9 +203,7 @@ def test_end_to_end(command: Command, data: Path) -> None:
 @pytest.mark.parametrize(
     ("how", "most"), [("--repairs none", 6), ("--threshold 0.6 --repairs plausible --set min_repair_score=0", 7)]
 )
-def test_an_export_opens_its_parquet_few_times(
-    command: Command, monkeypatch: pytest.MonkeyPatch, how: str, most: int
-) -> None:
+def test_an_export_opens_its_parquet_few_times(command: Command, monkeypatch: Any, how: str, most: int) -> None:
     """The input for its footer, the pairs, what donors lend and the rows; the scores; and two outputs to count them."""
     write_corpus(Path("data.parquet"), n=400, wrong=0)
     small = "--method infonce --epochs 1 --device cpu --seed 0 --quiet --set dim=8 --set dim_word=4 --out run"

@@ -87,9 +87,7 @@ def test_an_output_of_the_manifest_that_never_ends(command: Command, tmp_path: P
         ("inspect", "n.parquet", "--column", "text=key"), ("inspect", "n.parquet", "--column", f"text={EVIL}"),
     ],
 )  # fmt: skip
-def test_nothing_printed_is_obeyed(
-    tmp_path: Path, argv: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_printed_is_obeyed(tmp_path: Path, argv: tuple[str, ...], monkeypatch: Any, capfd: Any) -> None:
     monkeypatch.chdir(tmp_path)
     evil = pa.array([f"{EVIL}{k}" for k in range(8)])
     pq.write_table(table().drop_columns(["caption"]).append_column(EVIL, evil), tmp_path / "n.parquet")
@@ -124,9 +122,7 @@ def test_standard_streams_that_are_closed_or_full(tmp_path: Path, closed: str) -
 
 
 @pytest.mark.parametrize(("name", "number"), [("stdout", 1), ("stderr", 2)])
-def test_work_goes_on_where_nobody_reads(
-    name: str, number: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_work_goes_on_where_nobody_reads(name: str, number: int, monkeypatch: Any, capfd: Any) -> None:
     read, written = os.pipe()
     os.close(read)
     for target, broken in ((written, None), (os.open("/dev/full", os.O_WRONLY), OutputError)):

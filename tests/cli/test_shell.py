@@ -220,9 +220,7 @@ def test_plain_knows_numpy_paths_and_nothing_that_is_not_finite(capsys: pytest.C
 # -- progress -------------------------------------------------------------------------------------------------------
 
 
-def test_no_bar_without_a_terminal_unless_asked(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_bar_without_a_terminal_unless_asked(capsys: Any, monkeypatch: Any) -> None:
     def show(**how: Any) -> str:
         progress = Progress(**how)
         progress.started("runs/x")
@@ -255,9 +253,7 @@ def test_threads_tell_their_own_progress() -> None:
     assert told == {1: [1], 2: [2]}
 
 
-def test_on_a_pipe_a_line_now_and_then_says_how_far_it_is(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_a_pipe_a_line_now_and_then_says_how_far_it_is(capsys: Any, monkeypatch: Any) -> None:
     monkeypatch.delenv("CLEANPAIRS_PROGRESS", raising=False)
     told = threading.Event()
     said: list[str] = []

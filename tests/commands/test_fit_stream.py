@@ -91,9 +91,7 @@ def test_a_sample_and_a_stream_leave_the_run_of_a_fit_on_all(
 
 
 @pytest.mark.parametrize("streamed_from", [N, N + 1])
-def test_displaced_rows_are_found_in_a_stream(
-    streamed_from: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_displaced_rows_are_found_in_a_stream(streamed_from: int, tmp_path: Path, monkeypatch: Any) -> None:
     """Over the ends of shards and of parts. What is exported has their captions in place. One issue is of the block."""
     block = range(900, 1150)
     at = embeddings(tmp_path / "data", spoilt=True, displaced=block)

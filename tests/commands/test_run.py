@@ -132,9 +132,7 @@ def test_no_run_is_lost_where_the_link_cannot_be_made(tmp_path: Path, how: str, 
 
 
 @pytest.mark.parametrize("call", ["mkdir", "replace"])
-def test_the_old_run_returns_if_the_new_one_cannot_begin(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
-) -> None:
+def test_the_old_run_returns_if_the_new_one_cannot_begin(tmp_path: Path, monkeypatch: Any, call: str) -> None:
     Run.create(tmp_path / "a").write_info({"status": "complete", "x": 1})
     found = getattr(Path, call)
 
@@ -261,9 +259,7 @@ def test_a_fit_without_training_whose_issues_find_no_space_leaves_no_run(
     assert not os.path.lexists("run")
 
 
-def test_a_name_that_another_fit_takes_while_the_data_is_read_is_not_ours(
-    recipe: Recipe, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_name_that_another_fit_takes_while_the_data_is_read_is_not_ours(recipe: Recipe, monkeypatch: Any) -> None:
     monkeypatch.setattr("time.strftime", lambda form: "20260131-120000")
 
     def taken(*args: Any, **kwargs: Any) -> Any:

@@ -197,9 +197,7 @@ def test_vectors_of_both_sides_stream(of_both: Any, kind: Any, tmp_path: Path, m
             assert reasons[3] == pairs.reasons[3] == "its text vector is zero"
 
 
-def test_an_embedding_folder_streams(
-    of_both: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: list[int]
-) -> None:
+def test_an_embedding_folder_streams(of_both: Any, tmp_path: Path, monkeypatch: Any, cut: list[int]) -> None:
     table = pq.read_table(with_texts(tmp_path / "new.parquet", 45))
     images, texts = (np.stack(table[c].to_pylist()) for c in ("image_features", "text_features"))
     texts[30] = np.inf

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -93,9 +94,7 @@ def test_the_command_line_caps_memory_and_refuses_a_cap_that_is_none(monkeypatch
         RuntimeError("[enforce fail at alloc_cpu.cpp:1] DefaultCPUAllocator: can't allocate memory: you tried to"),
     ],
 )
-def test_a_lack_of_memory_is_code_6(
-    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_lack_of_memory_is_code_6(error: Exception, monkeypatch: Any, capsys: Any) -> None:
     def fails(**_: object) -> None:
         raise error
 

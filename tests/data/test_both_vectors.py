@@ -272,9 +272,7 @@ def test_arrays_that_do_not_go_together(tmp_path: Path) -> None:
             assert load_pairs(lists).text_vectors is None
 
 
-def test_several_arrays_on_the_command_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output_of: Callable[..., str]
-) -> None:
+def test_several_arrays_on_the_command_line(tmp_path: Path, monkeypatch: Any, output_of: Callable[..., str]) -> None:
     arrays(tmp_path)
     pq.write_table(table().select(["uid"]), tmp_path / "rows.parquet")
     (tmp_path / "elsewhere").mkdir()

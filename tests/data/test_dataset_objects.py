@@ -105,9 +105,7 @@ def test_ranges_of_a_frame_are_categories() -> None:
 
 
 @pytest.mark.parametrize("listed", [False, True])
-def test_paths_in_structs_are_of_the_working_directory(
-    listed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_paths_in_structs_are_of_the_working_directory(listed: bool, tmp_path: Path, monkeypatch: Any) -> None:
     """Paths alone, too."""
     (tmp_path / "0.png").write_bytes(picture(0))
     cells: list[Any] = [{"bytes": None, "path": "0.png"}, {"bytes": picture(1), "path": "1.png"}]

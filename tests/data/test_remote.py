@@ -5,6 +5,7 @@ import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import numpy as np
@@ -159,9 +160,7 @@ def test_equal_bytes_that_are_uploaded_again_are_the_same_data(
     assert found[0] == found[1] != found[2]
 
 
-def test_errors_of_a_file_system_name_the_url(
-    bucket: fsspec.AbstractFileSystem, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_of_a_file_system_name_the_url(bucket: fsspec.AbstractFileSystem, monkeypatch: Any) -> None:
     bucket.pipe("/bucket/a.parquet", parquet("a")[:-8])
     with pytest.raises(DataError, match=r"^memory://bucket/a.parquet cannot be read as Parquet"):
         load_pairs("memory://bucket/a.parquet", allow_urls=True)
@@ -176,9 +175,7 @@ def test_errors_of_a_file_system_name_the_url(
 
 
 @pytest.mark.parametrize("silent", [True, False])
-def test_a_server_that_falls_silent_is_told(
-    bucket: fsspec.AbstractFileSystem, monkeypatch: pytest.MonkeyPatch, silent: bool
-) -> None:
+def test_a_server_that_falls_silent_is_told(bucket: fsspec.AbstractFileSystem, monkeypatch: Any, silent: bool) -> None:
     bucket.pipe("/bucket/a.parquet", parquet("a"))
 
     def read(*_: object) -> object:

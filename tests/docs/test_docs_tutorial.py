@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import numpy as np
@@ -29,9 +30,7 @@ OF_THE_DATA = re.compile(r"^(@|- |\+ |\(JPEG|dropped:|its |no candidate|[a-z ]+(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("fewer_epochs")
-def test_every_block_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], run: Callable[..., str]
-) -> None:
+def test_every_block_runs(tmp_path: Path, monkeypatch: Any, capfd: Any, run: Callable[..., str]) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
     blocks = re.findall(r"```(python|sh|text)\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)

@@ -1,6 +1,7 @@
 """The frozen EfficientNet-Lite0: weights, padding, preprocessing, grid, and that its features mean something."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -72,9 +73,7 @@ def test_regions_are_means_of_the_cells_row_by_row(photos: list[Image.Image]) ->
             np.testing.assert_allclose(features[:, r * 3 + c], feature_map[:, :, r, c], atol=1e-5)
 
 
-def test_batches_do_not_change_features(
-    small: EfficientNetLite0, photos: list[Image.Image], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batches_do_not_change_features(small: EfficientNetLite0, photos: list[Image.Image], monkeypatch: Any) -> None:
     images = [photos[0], photos[1], photos[0].rotate(90), photos[1].rotate(180), photos[0].rotate(45)]
     one_by_one = np.concatenate([small.encode_images([image]) for image in images])
     monkeypatch.setattr(small, "batch_size", 2)

@@ -71,9 +71,7 @@ def caption_by_caption(model: Any, images: Local, texts: Local) -> Tensor:
 @pytest.mark.parametrize("block", [1, 1 << 24], ids=["a-caption-a-block", "one-block"])
 @pytest.mark.parametrize("keep_bytes", [0, 1 << 30], ids=["recomputed", "kept"])
 @pytest.mark.parametrize("kind", [SAF, SGR])
-def test_all_pairs_are_the_pairs_one_by_one(
-    kind: Any, keep_bytes: int, block: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_pairs_are_the_pairs_one_by_one(kind: Any, keep_bytes: int, block: int, monkeypatch: Any) -> None:
     monkeypatch.setattr(sgraf.LocalSimilarity, "block_bytes", block)
     monkeypatch.setattr(sgraf.LocalSimilarity, "keep_bytes", keep_bytes)
     model = model_of(kind)

@@ -2,6 +2,7 @@
 
 import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -68,9 +69,7 @@ def test_an_image_file_that_was_replaced_is_encoded_again(vectors: bool, tmp_pat
     assert np.abs(after[1].astype(float) - before[1]).max() > 0.01
 
 
-def test_pictures_that_a_limit_refused_are_read_once_it_is_higher(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pictures_that_a_limit_refused_are_read_once_it_is_higher(tmp_path: Path, monkeypatch: Any) -> None:
     images: list[bytes | None] = [picture(i, 100 if i == 3 else 40) for i in range(8)]
     pairs = written(tmp_path / "a.parquet", images)
     monkeypatch.setenv("CLEANPAIRS_MAX_PIXELS", "1600")

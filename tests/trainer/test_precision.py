@@ -1,5 +1,7 @@
 """The precision of training: half of it only where that pays, and never on a CPU unless it is asked for."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -17,9 +19,7 @@ from tests.helpers import corpus
         ("auto", None, "fp32"),  # there is no GPU
     ],
 )
-def test_half_precision_is_for_gpus(
-    monkeypatch: pytest.MonkeyPatch, given: str, device: str | None, wanted: str
-) -> None:
+def test_half_precision_is_for_gpus(monkeypatch: Any, given: str, device: str | None, wanted: str) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: device is not None)
     assert CRCL(precision=given, **{"device": device} if device else {})._resolved_precision() == wanted
 

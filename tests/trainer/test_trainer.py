@@ -181,9 +181,7 @@ class Faulty:
 
 
 @pytest.mark.parametrize("gradient", [False, True], ids=["loss", "gradient"])
-def test_ten_in_a_row_are_refused_and_may_be_read_some_steps_later(
-    gradient: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ten_in_a_row_are_refused_and_may_be_read_some_steps_later(gradient: bool, monkeypatch: Any) -> None:
     """As on a GPU: none is read within the step, and the training is the same."""
     at_once = train(objective=Faulty({2, 6, 7}, gradient))
     assert all(bool(torch.isfinite(value.float()).all()) for value in at_once.model.state_dict().values())
