@@ -261,10 +261,11 @@ def _ended(run: Run, info: dict[str, Any], resume: bool, trains: bool) -> Iterat
     except KeyboardInterrupt:
         run.write_info({**info, "status": "interrupted"})
         raise
-    except BaseException:
+    except BaseException as error:
         if not resume:
             run.discard_empty(trains)
-        run.restore_replaced()
+        if not (trains and isinstance(error, OutputError) and run.path.exists()):  # a full disk costs no training
+            run.restore_replaced()
         raise
 
 

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import resource
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from cleanpairs.core.errors import ConfigError, DataError, OutputError, OutputEx
 from cleanpairs.core.recipe import Recipe
 from cleanpairs.data.guard import same_file
 from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
-from tests.helpers import assert_raises, cone, fit_beside, unit, vector_column, write_table
+from tests.helpers import assert_raises, cone, fit_beside, unit, vector_column, write_corpus, write_table
 
 
 @pytest.fixture(autouse=True)
@@ -257,6 +258,24 @@ def test_a_fit_without_training_whose_issues_find_no_space_leaves_no_run(
     monkeypatch.setattr("cleanpairs.commands.fit.write_csv", full)
     assert_raises(OutputError, "No space left", fit_beside, data, method=method, streamed_from=200)
     assert not os.path.lexists("run")
+
+
+def test_a_full_disk_costs_no_training_where_a_run_is_replaced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The old run had come back, and the checkpoints of the new one were gone."""
+
+    def full(issues: pa.Table, staged: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(staged))
+
+    data = write_corpus(tmp_path / "data.parquet", 40)
+    recipe = Recipe.resolve(None, overrides=["epochs=1"], options={"train": str(data), "method": "infonce", "seed": 0})
+    fit_run(recipe, out="run")
+    recipe = replace(recipe, output=replace(recipe.output, overwrite=True))
+    with monkeypatch.context() as patch:
+        patch.setattr("cleanpairs.commands.fit.write_csv", full)
+        assert_raises(OutputError, "No space left", fit_run, recipe, out="run")
+    assert Run(tmp_path / "run").has_checkpoint() and (tmp_path / ".replaced-run").exists()
+    fit_run(recipe, out="run", resume=True)
+    assert Run.open("run").info["status"] == "complete" and not (tmp_path / ".replaced-run").exists()
 
 
 def test_a_name_that_another_fit_takes_while_the_data_is_read_is_not_ours(recipe: Recipe, monkeypatch: Any) -> None:
