@@ -199,12 +199,6 @@ def _input(recipe: Recipe, estimator: PairScorer, backbone_named: bool, streamed
         streamed = StreamedFit.of(estimator, open_source(data.train, **options), streamed_from)
     pairs = load_pairs(data.train, **options) if streamed is None else streamed.pairs
     remember_user_path(data.train, options)
-    source = pairs.source if streamed is None else streamed.source
-    if {"correspondence", "action", "source_key"} <= set(reader_of(source).stored_schema(source).names):
-        warnings.warn(
-            "this data is an export: the dropped pairs are missing, so the noise rate comes out too low; the report of "
-            "the run that was exported says how many mismatched pairs to expect", stacklevel=1,
-        )  # fmt: skip
     if (
         backbone_named
         and isinstance(estimator, PairCleaner)
@@ -238,6 +232,11 @@ def _fit(run: Run, recipe: Recipe, estimator: PairScorer, given: FitInput, resum
     info = _about(recipe, estimator, source, len(pairs) if streamed is None else source.n_rows)
     trains = streamed is None and isinstance(estimator, PairCleaner)
     with _ended(run, info, resume, trains):
+        if {"correspondence", "action", "source_key"} <= set(reader_of(source).stored_schema(source).names):
+            warnings.warn(
+                "this data is an export: the dropped pairs are missing, so the noise rate comes out too low; the "
+                "report of the run that was exported says how many mismatched pairs to expect", stacklevel=1,
+            )  # fmt: skip
         scored = _train(run, recipe, estimator, given, resume, info)
         result = _write_results(run, estimator, pairs, scored)
         result["val_seen"] = None if given.val is None else given.val.seen_in(pairs, "validation")
