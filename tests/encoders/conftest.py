@@ -1,5 +1,7 @@
-"""Tiny random CLIPs and SigLIPs, written as transformers writes them; and a corpus of pictures for them."""
+"""Tiny random CLIPs and SigLIPs, written as transformers writes them; nouns; and a corpus of pictures."""
 
+import csv
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,8 @@ from tests.helpers import encoded, write_table
 WORDS = "a photo of the red cat dog and boat .".split()
 LENGTH = 16  # tokens that the tiny models take
 COLORS = "red green blue yellow black white purple orange".split()
+_FILE = Path(__file__).parent / "nouns.tsv"
+NOUNS = list(csv.DictReader(_FILE.read_text(encoding="utf-8").splitlines(), delimiter="\t"))  # forty, by language
 
 
 def save_clip(folder: Path, kind: str = "CLIP") -> None:
@@ -37,10 +41,6 @@ def save_clip(folder: Path, kind: str = "CLIP") -> None:
     ).save_pretrained(folder)
     size = {"height": 32, "width": 32}
     CLIPImageProcessorPil(size={"shortest_edge": 32}, crop_size=size).save_pretrained(folder)
-
-
-def save_metaclip_2(folder: Path) -> None:
-    save_clip(folder, "MetaClip2")
 
 
 def save_siglip2(folder: Path) -> None:
@@ -90,7 +90,15 @@ def tower() -> dict[str, int]:
     return {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
 
 
-SAVE = {"clip": save_clip, "siglip": save_siglip, "metaclip_2": save_metaclip_2, "siglip2": save_siglip2}
+def edit(file: Path, **changes: Any) -> None:
+    """Change fields of a JSON file."""
+    file.write_text(json.dumps({**json.loads(file.read_text(encoding="utf-8")), **changes}), encoding="utf-8")
+
+
+SAVE: dict[str, Callable[[Path], None]] = {
+    "clip": save_clip, "siglip": save_siglip, "metaclip_2": lambda folder: save_clip(folder, "MetaClip2"),
+    "siglip2": save_siglip2,
+}  # fmt: skip
 
 
 def made(folder: Path, save: Callable[[Path], None]) -> Path:

@@ -9,17 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
 from PIL import Image
 from torch import Tensor, nn
 
 from cleanpairs import CRCL, ClipScore, Pairs, load_pairs
-from cleanpairs.cli import cli
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.core.registry import METHODS
 from cleanpairs.encoders.module_encoder import ModuleEncoder
 from cleanpairs.encoders.pretrained import PretrainedCLIP
-from tests.encoders.conftest import made, save_bert
+from cleanpairs.encoders.sentences import SentenceEncoder
+from tests.encoders.conftest import edit, made, save_bert
 from tests.helpers import StopAt, assert_raises, reloaded, sized, write_table
 
 TINY = {
@@ -46,8 +45,6 @@ def test_a_head_begins_as_the_models_cosine_and_learns(tiny_models: dict[str, Pa
     images, texts = model.encode_images(pairs), model.encode_texts(pairs.captions)
     cosine = np.einsum("ij,ij->i", images[pairs.image_index], texts)[whole]
     np.testing.assert_allclose(cosine, own.correspondence_[whole] * 2 - 1, atol=2e-6)
-    ranks = np.argsort(np.round(cosine, 4), kind="stable")
-    assert (ranks == np.argsort(np.round(own.correspondence_[whole] * 2 - 1, 4), kind="stable")).all()
     learned = tiny(CRCL, encoder=tiny_models[kind], lr=1e-2, epochs=30).fit(pairs)
     assert learned.evaluate(pairs).rsum > model.evaluate(pairs).rsum + 100
 
@@ -186,8 +183,7 @@ def test_encoders_that_cannot_be(tiny_clip: Path, changes: dict[str, Any], messa
 def test_a_model_that_has_changed_or_gone_is_noticed(tiny_clip: Path, colored: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(tiny_clip, tmp_path / "clip"))
     tiny(CRCL, encoder=folder).fit(load_pairs(colored)).save_pretrained(tmp_path / "model")
-    settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "x": 1}), encoding="utf-8")
+    edit(folder / "tokenizer_config.json", x=1)
     assert_raises(DataError, "its files have changed", CRCL.from_pretrained, tmp_path / "model")
     shutil.rmtree(folder)
     assert_raises(DataError, "there is no directory", CRCL.from_pretrained, tmp_path / "model")
@@ -210,8 +206,6 @@ def sentence_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_sentence_encoder_is_the_mean_over_the_tokens(sentence_model: Path) -> None:
     from transformers import AutoModel, AutoTokenizer
 
-    from cleanpairs.encoders.sentences import SentenceEncoder
-
     texts = ["red over blue", "", "a", "letters " * 20, "Red over blue!"]
     encoder = SentenceEncoder(sentence_model, precision=torch.float32)
     z = encoder.encode_texts(texts)
@@ -229,8 +223,6 @@ def test_a_sentence_encoder_is_the_mean_over_the_tokens(sentence_model: Path) ->
 
 
 def test_a_caption_has_one_vector_whatever_goes_with_it(sentence_model: Path) -> None:
-    from cleanpairs.encoders.sentences import SentenceEncoder
-
     encoder = SentenceEncoder(sentence_model)
     texts = [chr(97 + k) * (1 + k % 5) for k in range(26)]
     together = encoder.encode_texts(texts)
@@ -251,8 +243,6 @@ def test_a_text_encoder_beside_learned_words_or_in_their_place(
 
 
 def test_models_that_are_no_text_encoders(tiny_clip: Path, sentence_model: Path, tmp_path: Path) -> None:
-    from cleanpairs.encoders.sentences import SentenceEncoder
-
     assert_raises(ConfigError, "name it as the encoder", SentenceEncoder, tiny_clip)
     assert_raises(ConfigError, "only clip, metaclip_2, siglip, siglip2 can be used", PretrainedCLIP, sentence_model)
     folder = Path(shutil.copytree(sentence_model, tmp_path / "bert"))
@@ -369,10 +359,9 @@ def test_pixels_become_what_pictures_become(tiny_clip: Path, colored: Path, tune
     assert model.encode_images(pixels[:0]).shape == (0, model.model_.dim)
 
 
-def test_the_command_takes_the_encoder_and_notes_it(tiny_clip: Path, colored: Path, tmp_path: Path) -> None:
+def test_the_command_notes_the_encoder_it_takes(tiny_clip: Path, colored: Path, tmp_path: Path, output_of: Any) -> None:
     options = [f"--set={s}" for s in "tune=lora epochs=1 refine_epochs=[] batch_size=16 eval_group_size=16".split()]
-    fit = ["fit", str(colored), "--encoder", str(tiny_clip), *options, "--method", "crcl", "--quiet"]
-    result = CliRunner().invoke(cli, [*fit, "--out", str(tmp_path / "run")], catch_exceptions=False)
-    assert result.exit_code == 0, result.output
+    fit = ["fit", colored, "--encoder", tiny_clip, *options, "--method", "crcl", "--quiet"]
+    output_of(*fit, "--out", tmp_path / "run")
     recipe = (tmp_path / "run" / "recipe.yaml").read_text(encoding="utf-8")
     assert f"encoder: {tiny_clip}" in recipe and "tune: lora" in recipe

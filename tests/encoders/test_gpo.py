@@ -59,12 +59,11 @@ def test_value_and_gradient_are_those_of_the_definition_with_lengths_in_any_orde
 def test_bigru_is_a_padded_gru_of_each_sequence() -> None:
     torch.manual_seed(0)
     gru = BiGRU(5, 4)
-    lengths = [6, 3, 3, 1]
-    sequences = [torch.randn(n, 5) for n in lengths]
+    sequences = [torch.randn(n, 5) for n in (6, 3, 3, 1)]
     packed = nn.utils.rnn.pack_sequence(sequences)
     out = gru(packed.data, packed.batch_sizes)
-    padded, _ = nn.utils.rnn.pad_packed_sequence(nn.utils.rnn.PackedSequence(out, packed.batch_sizes))
-    for k, sequence in enumerate(sequences):
+    unpacked = nn.utils.rnn.unpack_sequence(nn.utils.rnn.PackedSequence(out, packed.batch_sizes))
+    for found, sequence in zip(unpacked, sequences, strict=True):
         alone, _ = gru.rnn(sequence[:, None])  # (L, 1, 2 H), no packing
         want = (alone[:, 0, :4] + alone[:, 0, 4:]) / 2
-        torch.testing.assert_close(padded[: len(sequence), k], want)
+        torch.testing.assert_close(found, want)

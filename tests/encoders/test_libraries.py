@@ -14,7 +14,7 @@ from cleanpairs import CRCL, ClipScore
 from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError
 from cleanpairs.encoders.libraries import load_encoder
 from cleanpairs.encoders.pretrained import PretrainedCLIP
-from tests.encoders.conftest import pictures, save_bert
+from tests.encoders.conftest import edit, pictures, save_bert
 from tests.helpers import assert_raises
 
 pytest.importorskip("transformers")
@@ -35,8 +35,7 @@ def sentence_models(tiny_models: dict[str, Path], tmp_path_factory: pytest.TempP
         (root / "below" / name).rename(root / "clip" / name)
     (root / "below").rename(root / "clip" / "0_CLIP")
     edit_modules(root / "clip", path="0_CLIP")
-    tokenizer = root / "clip" / "0_CLIP" / "tokenizer_config.json"  # released models say how long a caption may be
-    tokenizer.write_text(json.dumps({**json.loads(tokenizer.read_text()), "model_max_length": 16}), encoding="utf-8")
+    edit(root / "clip" / "0_CLIP" / "tokenizer_config.json", model_max_length=16)  # as released models say it
     save_bert(root / "bert")
     library.SentenceTransformer(str(root / "bert")).save_pretrained(str(root / "text"))
     return {"clip": root / "clip", "text": root / "text"}

@@ -16,7 +16,7 @@ from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.encoders.image_transform import MAX_ASPECT, ImageTransform
 from cleanpairs.encoders.libraries import load_encoder
 from cleanpairs.encoders.pretrained import PretrainedCLIP
-from tests.encoders.conftest import LENGTH, SAVE, WORDS, pictures
+from tests.encoders.conftest import LENGTH, SAVE, WORDS, edit, pictures
 from tests.helpers import assert_raises
 
 pytest.importorskip("transformers")
@@ -51,10 +51,6 @@ def broken(tiny_clip: Path, tmp_path: Path) -> Path:
 def captions(n: int = 12) -> list[str]:
     rng = np.random.default_rng(1)
     return [" ".join(rng.choice(WORDS, rng.integers(1, 4))) for _ in range(n)]
-
-
-def edit(file: Path, **changes: Any) -> None:
-    file.write_text(json.dumps({**json.loads(file.read_text(encoding="utf-8")), **changes}), encoding="utf-8")
 
 
 # -- the vectors ----------------------------------------------------------------------------------------------------
@@ -276,7 +272,7 @@ def test_without_the_extra_it_names_the_command(folder: Path, monkeypatch: pytes
             assert_raises(ConfigError, rf'needs {name}, run: pip install "cleanpairs\[clip\]"', PretrainedCLIP, folder)
 
 
-def test_an_unreachable_hub_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_unreachable_hub_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(DataError, match=r"no directory nobody/nothing.*from the hub.*check name and network"):
         PretrainedCLIP("nobody/nothing")

@@ -1,7 +1,7 @@
 """The sentence encoder that is installed: its files, the captions that it knows, and what auto makes of both."""
 
-import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,10 @@ from cleanpairs.encoders import sentences
 from cleanpairs.encoders.sentences import SHIPPED, SentenceEncoder, shipped
 from cleanpairs.encoders.tokenizer import Tokenizer, pack
 from cleanpairs.estimators.encoders import knows
+from tests.encoders.conftest import NOUNS
 from tests.helpers import assert_raises, reloaded
 
 SENTENCES = True  # see conftest.py
-_FILE = Path(__file__).parent / "nouns.tsv"
-NOUNS = list(csv.DictReader(_FILE.read_text(encoding="utf-8").splitlines(), delimiter="\t"))
 
 
 @pytest.fixture(scope="module")
@@ -96,8 +95,6 @@ def test_without_the_weights_words_are_learned_and_it_is_said(monkeypatch: pytes
 
 
 def test_packed_captions_keep_their_own_sentence() -> None:
-    from dataclasses import replace
-
     table = Tokenizer(["a", "b"]).encode(["a", "a b a", "b b", ""])
     sentences_of = np.arange(8, dtype=np.float32).reshape(4, 2)
     table = replace(table, sentences=sentences_of, sentence=np.array([3, 2, 1, 0])).take(np.array([2, 0, 1]))

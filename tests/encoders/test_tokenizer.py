@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from torch.nn.utils.rnn import pack_padded_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, unpack_sequence
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.encoders import tokenizer as tokenizer_module
-from cleanpairs.encoders.tokenizer import PackedTokens, Tokenizer, TokenTable, pack, words
+from cleanpairs.encoders.tokenizer import Tokenizer, TokenTable, pack, words
+from tests.helpers import assert_raises
 
 
 def test_words() -> None:
@@ -53,23 +54,12 @@ def test_encoding_knows_the_unknown_the_empty_and_the_long() -> None:
 
 @pytest.mark.parametrize("data", [{}, {"vocabulary": "abc", "max_length": 3}, {"vocabulary": ["a"], "max_length": "3"}])
 def test_what_is_no_vocabulary_is_refused(data: dict[str, object]) -> None:
-    with pytest.raises(DataError, match="vocabulary"):
-        Tokenizer.from_dict(data)
+    assert_raises(DataError, "vocabulary", Tokenizer.from_dict, data)
 
 
 def table_of(lengths: list[int]) -> TokenTable:
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     return TokenTable(np.arange(1, offsets[-1] + 1), offsets)
-
-
-def sequences(packed: PackedTokens) -> list[list[int]]:
-    out: list[list[int]] = [[] for _ in packed.lengths]
-    at = 0
-    for size in packed.batch_sizes.tolist():
-        for k in range(size):
-            out[k].append(int(packed.ids[at]))
-            at += 1
-    return out
 
 
 def test_packing_is_torchs() -> None:
@@ -92,10 +82,11 @@ def test_dropping_keeps_order_and_at_least_one() -> None:
     table = table_of(lengths)
     rows = np.arange(len(lengths))
     packed, order = pack(table, rows, drop=0.95, rng=np.random.default_rng(0))
-    for kept, row in zip(sequences(packed), rows[order], strict=True):
+    sequences = [kept.tolist() for kept in unpack_sequence(PackedSequence(packed.ids, packed.batch_sizes))]
+    for kept, row in zip(sequences, rows[order], strict=True):
         own = table.ids[table.offsets[row] : table.offsets[row + 1]].tolist()
         assert len(kept) >= 1
         assert set(kept) <= set(own) and kept == sorted(kept)
-    assert packed.lengths.tolist() == [len(s) for s in sequences(packed)]
+    assert packed.lengths.tolist() == [len(s) for s in sequences]
     share = float(packed.lengths.sum()) / sum(lengths)
     assert 0.2 < share < 0.35  # the forced ones are about a quarter, 5 % of the rest
