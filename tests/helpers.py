@@ -34,6 +34,7 @@ from cleanpairs.core.regular import sha256_of
 from cleanpairs.data import ParquetSink
 from cleanpairs.engine import Partition
 from cleanpairs.engine.work import carry_out
+from cleanpairs.ops.normalised_similarity import VectorPairs
 from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
 
 # Sizes of a method that trains in a moment.
@@ -109,6 +110,11 @@ def cone(
     moved = rng.permutation(n)[: round(wrong * n)]
     at[moved] = np.roll(moved, 1)
     return unit(images), unit(texts)[at], at, at != np.arange(n)
+
+
+def distinct(images: np.ndarray, texts: np.ndarray) -> VectorPairs:
+    """Pairs of which no image and no caption counts as another one's duplicate."""
+    return VectorPairs(images, texts, np.arange(len(images)), np.arange(len(images)))
 
 
 def sentences(n: int, seed: int = 0, words: Sequence[str] = WORDS) -> tuple[list[str], np.ndarray]:

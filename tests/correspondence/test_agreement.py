@@ -17,7 +17,7 @@ from cleanpairs.correspondence.calibration import noise_rate_by_tails
 from cleanpairs.correspondence.similarity import SimilarityModel, _near, similarity_agreement
 from cleanpairs.ops import normalised_similarity
 from cleanpairs.ops.normalised_similarity import VectorPairs, cosines
-from tests.helpers import cone, reloaded, unit
+from tests.helpers import cone, distinct, reloaded, unit
 
 
 def corpus(n: int, rate: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -32,14 +32,10 @@ def corpus(n: int, rate: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray, 
     return images, texts[order], order != np.arange(n)
 
 
-def all_different(images: np.ndarray, texts: np.ndarray) -> VectorPairs:
-    return VectorPairs(images, texts, np.arange(len(images)), np.arange(len(images)))
-
-
 def ask(images: np.ndarray, texts: np.ndarray, *, seed: int = 0, **numbers: Any) -> NeighbourAgreement:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(agreement, "NUMBERS", replace(NUMBERS, **numbers))
-        return neighbour_agreement(all_different(images, texts), seed=seed)
+        return neighbour_agreement(distinct(images, texts), seed=seed)
 
 
 @pytest.mark.parametrize("bank", [60, 200])
@@ -104,7 +100,7 @@ def test_agreement_is_that_of_a_loop() -> None:
         for of, against in in_deviations(a, b, right, queries, targets):
             observed.append((of * each).sum(1))
             null.append((against * each[targets]).sum(1))
-    directions, every = agreement._directions(all_different(x, t)), np.arange(n)
+    directions, every = agreement._directions(distinct(x, t)), np.arange(n)
     found = agreement._joined_agreement(directions, every, pairs, every, right)
     own, control = np.array(observed), np.array(null)
     own, control = own / control.std(1, keepdims=True), control / control.std(1, keepdims=True)
@@ -131,7 +127,7 @@ def test_normalised_agreement_is_that_of_a_loop() -> None:
         u, v = (u - over_texts) / 2, (v - over_images) / 2
         steps.append((u, v))
     u, v = (tau * (steps[0][k] + steps[-1][k]) / 2 for k in range(2))
-    found = normalised_agreement(all_different(x, t), right, pairs)
+    found = normalised_agreement(distinct(x, t), right, pairs)
     np.testing.assert_allclose(found[0], Z.diagonal() + u + v, rtol=1e-3, atol=1e-3)
     np.testing.assert_allclose(found[1], of_pairs + u[pairs[0]] + v[pairs[1]], rtol=1e-3, atol=1e-3)
 
@@ -148,7 +144,7 @@ def test_normalised_agreement_finds_more_than_agreement(rivals: int, monkeypatch
     texts[wrong] = np.roll(texts[wrong], 1, axis=0)
     pairs = np.stack([order, np.roll(order, 1)])
     plain = ask(images, texts)
-    observed, planted = normalised_agreement(all_different(images, texts), plain.matched, pairs)
+    observed, planted = normalised_agreement(distinct(images, texts), plain.matched, pairs)
     assert roc_auc_score(~wrong, observed) > roc_auc_score(~wrong, plain.observed)
     is_planted = np.repeat([True, False], [1500, 600])
     assert abs(roc_auc_score(is_planted, np.concatenate([planted, observed[wrong]])) - 0.5) < 0.05
@@ -157,7 +153,7 @@ def test_normalised_agreement_finds_more_than_agreement(rivals: int, monkeypatch
 def test_null_pairs_agree_like_wrong_ones_and_change_nothing() -> None:
     images, texts, wrong = corpus(3000, 0.4)
     order = np.random.default_rng(5).permutation(3000)[:600]
-    found = neighbour_agreement(all_different(images, texts), planted=np.stack([order, np.roll(order, 1)]))
+    found = neighbour_agreement(distinct(images, texts), planted=np.stack([order, np.roll(order, 1)]))
     assert kstest(found.planted, found.observed[wrong]).statistic < 0.06
     assert abs(found.planted_matched.mean() - found.matched[wrong].mean()) < 0.02
     without = ask(images, texts)
@@ -274,7 +270,7 @@ def test_neighbour_similarity_is_that_of_a_loop() -> None:
             nearer[i] += np.log1p(sum(S[i, j] > S[i, i] for j in range(n)))
             nearer[i] += np.log1p(sum(S[j, i] > S[i, i] for j in range(n)))
     expected = (rankdata(above) + rankdata(-nearer) - 1) / (2 * n)
-    found = agreement.similarity_to_neighbours(all_different(x, t), right)
+    found = agreement.similarity_to_neighbours(distinct(x, t), right)
     assert found.min() > 0 and found.max() < 1
     np.testing.assert_allclose(found, expected, atol=2 / n)  # nearly equal cosines may change places
     assert np.abs(found - expected).mean() < 0.002
@@ -348,7 +344,7 @@ def test_copies_of_a_few_captions_are_counted() -> None:
 def test_what_hubs_have_spoiled_is_mended_by_the_pairs() -> None:
     images, texts, at, truth = cone(800, 0.4, hubs=3.0)
     found = similarity_agreement(VectorPairs(images, texts, np.arange(800), at))
-    pairs = VectorPairs(images, texts, np.arange(800), np.arange(800))
+    pairs = distinct(images, texts)
     plain = 1 - roc_auc_score(~truth, cosines(images, texts) - pairs.shared(pairs).mean(axis=0))
     assert 1 - roc_auc_score(~truth, found.observed) < 0.5 * plain
 
@@ -403,7 +399,7 @@ def test_captions_swapped_with_the_nearest_are_told(tmp_path: Path) -> None:
     assert model._counts_similar and model.noise_rate_bound_ == model.noise_rate_interval_[1] > wrong.mean()
     flagged = found.matched < 0.5
     assert 2 * (flagged & wrong).sum() / (flagged.sum() + wrong.sum()) > 0.75
-    clean = similarity_agreement(VectorPairs(images, texts, np.arange(800), np.arange(800)))
+    clean = similarity_agreement(distinct(images, texts))
     assert clean is not None and not clean.near and (clean.matched < 0.5).mean() <= 0.005
 
 

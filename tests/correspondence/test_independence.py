@@ -18,17 +18,16 @@ def dependent(n: int, seed: int = 0, topics: int = 12) -> tuple[np.ndarray, np.n
     return images, texts
 
 
-def corrupted(texts: np.ndarray, share: float, seed: int = 0) -> np.ndarray:
-    rng = np.random.default_rng(seed)
-    rows = rng.permutation(len(texts))[: int(share * len(texts))]
-    out = texts.copy()
-    out[rows] = texts[rng.permutation(rows)]
+def exchanged(rows: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray:
+    """The rows, of which about this share change places."""
+    out, some = rows.copy(), np.flatnonzero(rng.random(len(rows)) < share)
+    out[some] = rows[rng.permutation(some)]
     return out
 
 
 def test_dependence_is_seen_and_fades_with_the_wrong_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     images, texts = dependent(600)
-    found = [independence_test(images, corrupted(texts, share)) for share in (0, 0.3, 0.6, 1.0)]
+    found = [independence_test(images, exchanged(texts, s, np.random.default_rng(0))) for s in (0, 0.3, 0.6, 1.0)]
     assert [f.dependent for f in found] == [True, True, True, False]
     assert found[0].z > found[1].z > found[2].z > module.LEAST_Z
     assert {f.n for f in found} == {600}
@@ -40,7 +39,8 @@ def test_dependence_is_seen_and_fades_with_the_wrong_pairs(monkeypatch: pytest.M
 
 def test_permuted_pairs_are_not_taken_for_dependent() -> None:
     drawn = [dependent(120, seed) for seed in range(40)]
-    z = np.array([independence_test(i, corrupted(t, 1.0, k), seed=k).z for k, (i, t) in enumerate(drawn)])
+    rngs = [np.random.default_rng(seed) for seed in range(40)]
+    z = np.array([independence_test(i, exchanged(t, 1.0, rngs[k]), seed=k).z for k, (i, t) in enumerate(drawn)])
     assert z.mean() == pytest.approx(0, abs=0.6) and z.std() == pytest.approx(1, abs=0.4)
     assert (z >= module.LEAST_Z).mean() <= 0.05
 
@@ -119,9 +119,7 @@ def test_a_block_is_found(distance: int, length: int, noise: float, known: int) 
     """By a sample of so many rows that are ``known``."""
     images, texts = corpus()
     rng = np.random.default_rng(1)
-    owner = displaced(np.arange(len(images)), 200, 200 + length, distance)
-    exchanged = np.flatnonzero(rng.random(len(owner)) < noise)
-    owner[exchanged] = owner[rng.permutation(exchanged)]
+    owner = exchanged(displaced(np.arange(len(images)), 200, 200 + length, distance), noise, rng)
     some = np.sort(rng.choice(len(owner), known, replace=False))
     found = find_displaced_rows(images, texts[owner], sample=(some, images[some], texts[owner][some]))
     place = np.argsort(owner) - np.arange(len(owner))  # how far away the caption of each image stands
@@ -139,9 +137,7 @@ def test_a_block_is_found(distance: int, length: int, noise: float, known: int) 
 def test_rows_of_a_block_without_their_own_caption_get_none(spread: float, last: int, distance: int) -> None:
     """A fifth of the block. Where pairs fit very well, a caption that fits very badly is not taken for one of them."""
     images, texts = corpus(spread=spread)
-    owner, rng = displaced(np.arange(600), 200, last, distance), np.random.default_rng(1)
-    exchanged = np.flatnonzero(rng.random(600) < 0.2)
-    owner[exchanged] = owner[rng.permutation(exchanged)]
+    owner = exchanged(displaced(np.arange(600), 200, last, distance), 0.2, np.random.default_rng(1))
     own = np.argsort(owner) == np.arange(600) + distance
     fits = find_displaced_rows(images, texts[owner]).probability > 0.5
     assert fits[own].mean() > 0.97 and not fits[~own].any() and (~own[200:last]).sum() > 30
@@ -169,9 +165,7 @@ def test_nothing_is_found_where_nothing_is_displaced(seed: int) -> None:
     """Right, permuted and sorted corpora: of the last, rows beside each other are alike, and many captions are near."""
     rng = np.random.default_rng(seed)
     images, texts = corpus(spread=[0.5, 1.6, 3.0][seed % 3], seed=seed)
-    owner = np.arange(len(images))
-    some = np.flatnonzero(rng.random(len(owner)) < [0.0, 0.4, 0.9, 1.0][seed % 4])
-    owner[some] = rng.permutation(some)
+    owner = exchanged(np.arange(len(images)), [0.0, 0.4, 0.9, 1.0][seed % 4], rng)
     if seed % 5 == 0:  # twelve kinds, sorted; captions exchanged within a kind
         kind = np.repeat(np.arange(12), 50)
         centres = 2 * rng.normal(size=(12, 24)).astype(np.float32)
@@ -189,8 +183,7 @@ def test_rows_of_one_product_count_once(several: int, noise: float, share: float
     """All rows of two products that are far apart fit each other by one chance."""
     rng, row = np.random.default_rng(seed), np.repeat(np.arange(600 // several), several)
     images, texts = corpus(600 // several, noise, seed)
-    some = np.flatnonzero(rng.random(len(images)) < share)
-    texts[some] = texts[rng.permutation(some)]
+    texts = exchanged(texts, share, rng)
     views = images[row] + 0.5 * rng.normal(size=(600, 24)).astype(np.float32)
     assert not find_displaced_rows(*(views, texts[row])[::side]).blocks
     texts = images + noise * rng.normal(size=images.shape).astype(np.float32)
@@ -214,9 +207,7 @@ def test_captions_in_place_are_not_displaced_where_the_same_images_come_back(noi
     kinds = rng.normal(size=(20, 24))[rng.integers(20, size=1000)].astype(np.float32)
     images = np.tile(corpus(1000, seed=seed)[0] + kinds, (2, 1))
     texts = images + rng.normal(size=images.shape).astype(np.float32)
-    exchanged = np.flatnonzero(rng.random(2000) < noise)
-    texts[exchanged] = texts[rng.permutation(exchanged)]
-    assert not find_displaced_rows(images, texts).blocks
+    assert not find_displaced_rows(images, exchanged(texts, noise, rng)).blocks
 
 
 def test_rows_that_cannot_be_compared_do_not_end_a_block_and_few_rows_say_nothing() -> None:

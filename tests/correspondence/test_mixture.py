@@ -13,6 +13,7 @@ from cleanpairs.correspondence.calibration import ScoreProbability
 from cleanpairs.correspondence.density_minimum import find_density_minimum
 from cleanpairs.correspondence.mixture import EDGE, Split, guarded_split, split_in_two
 from cleanpairs.correspondence.similarity import LEAST_PAIRS, null_pairs
+from tests.helpers import assert_raises
 
 gaussian_split, beta_split = split_in_two, partial(split_in_two, kind="beta")
 BOTH = pytest.mark.parametrize("split", [beta_split, gaussian_split])
@@ -57,8 +58,7 @@ def scaled(x: np.ndarray) -> np.ndarray:
 @BOTH
 def test_what_is_no_scaled_loss_is_refused(split: Splitter) -> None:
     for bad, word in ((np.nan, "finite"), (np.inf, "finite"), (-0.01, "minimum"), (1.01, "maximum")):
-        with pytest.raises(DataError, match=word):
-            split(np.array([0.1, 0.2, bad, 0.5, 0.9]))
+        assert_raises(DataError, word, split, np.array([0.1, 0.2, bad, 0.5, 0.9]))
 
 
 ONE_MODE: list[Callable[[np.random.Generator, int], np.ndarray]] = [
@@ -212,15 +212,8 @@ def test_what_is_no_correspondence_is_refused() -> None:
 
 
 def test_one_mode_has_no_minimum_and_may_be_known_to_be_right() -> None:
-    for a, b, right in (
-        (20, 2, True),
-        (12, 3, True),
-        (6, 2, True),
-        (2, 20, False),
-        (2, 12, False),
-        (5, 5, False),
-        (1.3, 1, False),
-    ):
+    betas = [(20, 2, True), (12, 3, True), (6, 2, True), (2, 20, False), (2, 12, False), (5, 5, False), (1.3, 1, False)]
+    for a, b, right in betas:
         density_minimum = find_density_minimum(np.random.default_rng(0).beta(a, b, 5000))
         assert not density_minimum.separated and density_minimum.lower_mode == 0.0
         assert density_minimum.right == right

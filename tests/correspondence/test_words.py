@@ -11,7 +11,7 @@ from cleanpairs.correspondence.agreement import neighbour_agreement
 from cleanpairs.correspondence.words import NUMBERS, WordRatios, lowest_ratio
 from cleanpairs.methods.auto_training import ranks_by_length, reordered
 from cleanpairs.ops.normalised_similarity import VectorPairs
-from tests.helpers import unit
+from tests.helpers import distinct, unit
 
 
 @pytest.mark.parametrize("references", [50, 200])
@@ -48,7 +48,7 @@ def test_the_evidence_finds_one_wrong_word() -> None:
     words = np.concatenate([np.eye(6)[kind], np.eye(6)[shown], np.ones((n, 1))], axis=1)
     pictures = np.concatenate([3 * np.eye(6)[kind], np.eye(6)[colour]], axis=1)
     x = unit(pictures + 0.15 * rng.normal(size=(n, 12)))
-    pairs = VectorPairs(x, unit(words * [*[3] * 6, *[1] * 6, 0]), np.arange(n), np.arange(n))
+    pairs = distinct(x, unit(words * [*[3] * 6, *[1] * 6, 0]))
     own = np.tile(np.arange(n), (2, 1))
     lowest = np.asarray(WordRatios(x, csr_array(words), np.ones(n))(own).toarray()).argmin(axis=1)
     assert (lowest[edited] == 6 + shown[edited]).mean() > 0.95

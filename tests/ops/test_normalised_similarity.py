@@ -8,16 +8,12 @@ from sklearn.metrics import roc_auc_score
 
 from cleanpairs.ops import normalised_similarity as module
 from cleanpairs.ops.normalised_similarity import NEIGHBOURS, TAU, Background, VectorPairs, balanced, cosines
-from tests.helpers import unit
+from tests.helpers import distinct, unit
 
 
 def scores(pairs: VectorPairs, background: VectorPairs | None = None, **how: Any) -> np.ndarray:
     """Normalised similarity (n,) of pairs, beside each other or a background."""
     return cosines(pairs.images, pairs.texts) - (background or pairs).shared(pairs, **how).mean(axis=0)
-
-
-def distinct(images: np.ndarray, texts: np.ndarray) -> VectorPairs:
-    return VectorPairs(images, texts, np.arange(len(images)), np.arange(len(images)))
 
 
 def corpus(n: int, dim: int = 24, seed: int = 0) -> VectorPairs:
