@@ -12,6 +12,7 @@ from scipy import stats
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.ops import ranks
+from tests.helpers import assert_raises
 
 
 def average_ranks(x: np.ndarray) -> np.ndarray:
@@ -94,8 +95,7 @@ def test_rank_correlation_equals_the_row_loop(make: Any) -> None:
 def test_nan_has_no_rank() -> None:
     x = vectors(4, 6)
     x[2, 3] = np.nan
-    with pytest.raises(DataError, match="NaN"):
-        average_ranks(x)
+    assert_raises(DataError, "NaN", average_ranks, x)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

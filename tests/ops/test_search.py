@@ -9,6 +9,7 @@ import pytest
 
 from cleanpairs.ops import search
 from cleanpairs.ops.search import SearchNote, TopK, prepare, recall_at, top_k
+from tests.helpers import unit
 
 ways = pytest.mark.parametrize("way", ["faiss", "blocked"])
 
@@ -96,8 +97,7 @@ def modes(n: int, seed: int, *, modes: int = 20, d: int = 16) -> np.ndarray:
     """Unit vectors around a few centres, which are the same for every seed."""
     centres = np.random.default_rng(0).normal(size=(modes, d))
     rng = np.random.default_rng(seed)
-    rows = centres[rng.integers(0, modes, n)] + 0.5 * rng.normal(size=(n, d))
-    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+    return unit(centres[rng.integers(0, modes, n)] + 0.5 * rng.normal(size=(n, d)))
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import pytest
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.ops.sparse_transport import sparse_transport
+from tests.helpers import assert_raises
 
 
 def problem(n: int, m: int, share: float, seed: int = 0) -> dict[str, np.ndarray]:
@@ -69,7 +70,6 @@ def test_no_edges_and_nobody(n: int, m: int) -> None:
 
 
 def test_costs_that_are_no_numbers_are_refused() -> None:
-    edges, ones = np.array([0, 1]), np.ones(2)
-    assert sparse_transport(edges, edges, np.array([0.1, 0.2]), ones, ones, stay_cost=0.5, reg=0.1).mass.shape == (2,)
-    with pytest.raises(DataError, match="not finite"):
-        sparse_transport(edges, edges, np.array([0.1, np.nan]), ones, ones, stay_cost=0.5, reg=0.1)
+    p = problem(12, 9, 0.4)
+    p["cost"][1] = np.nan
+    assert_raises(DataError, "not finite", sparse_transport, **p, stay_cost=0.5, reg=0.1)

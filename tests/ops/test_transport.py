@@ -12,6 +12,7 @@ from torch import Tensor
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.ops.transport import partial_transport
+from tests.helpers import assert_raises
 
 TIGHT: dict[str, Any] = {"tol": 1e-10, "max_iter": 20_000}
 
@@ -132,5 +133,4 @@ def test_what_is_empty_or_cannot_be_used() -> None:
     for bad in (float("nan"), float("inf")):
         broken = cost.clone()
         broken[1, 2] = bad
-        with pytest.raises(DataError, match=r"entry \[1, 2\]"):
-            partial_transport(broken)
+        assert_raises(DataError, r"entry \[1, 2\]", partial_transport, broken)
