@@ -42,6 +42,10 @@ PARTITIONS = plan_partitions([10] * 5, 45, target=10)
 WHOLE = " ".join(str(r * r) for r in range(45))
 
 
+def run(work: Any, folder: Path, job: str = "a", engine: Any = LOCAL, **how: Any) -> list[Any]:
+    return run_partitions(work, PARTITIONS, folder, job=job, engine=engine, **how)
+
+
 def text(folder: Path) -> str:
     return " ".join((folder / p.name).read_text() for p in PARTITIONS)
 
@@ -63,7 +67,7 @@ def works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, squares_source: str) 
 def test_what_is_damaged_is_done_again_and_what_is_finished_is_not(tmp_path: Path, harm: str) -> None:
     folder = tmp_path / "job"
     with pytest.raises(DataError, match="this one fails") if harm == "failed" else nullcontext():
-        run_partitions(Squares(fails=4 if harm == "failed" else -1), PARTITIONS, folder, job="a", engine=LOCAL)
+        run(Squares(fails=4 if harm == "failed" else -1), folder)
     manifest, part = folder / MANIFEST, folder / "part-000004"
     if harm == "failed":
         assert not part.exists()  # nothing half-written
@@ -74,29 +78,26 @@ def test_what_is_damaged_is_done_again_and_what_is_finished_is_not(tmp_path: Pat
         part.unlink()
     else:
         part.write_text(part.read_text()[:-1] + "7" * (harm == "changed"))
-    again = Squares()
-    done = run_partitions(again, PARTITIONS, folder, job="a", engine=LOCAL)
+    again, last = Squares(), Squares()
+    done = run(again, folder)
     assert again.done == [4] and [f.number for f in done] == [0, 1, 2, 3, 4]
     assert text(folder) == WHOLE
-    last = Squares()
-    run_partitions(last, PARTITIONS, folder, job="a", engine=LOCAL)
+    run(last, folder)
     assert last.done == []  # the manifest is whole again
 
 
 def test_parts_of_another_job_are_kept_unless_told(tmp_path: Path) -> None:
     folder = tmp_path / "job"
-    run_partitions(Squares(), PARTITIONS, folder, job="a", engine=LOCAL)
-    with pytest.raises(OutputExistsError, match="another job"):
-        run_partitions(Squares(), PARTITIONS, folder, job="b", engine=LOCAL)
+    run(Squares(), folder)
+    assert_raises(OutputExistsError, "another job", run, Squares(), folder, "b")
     with pytest.raises(OutputExistsError, match="another job"):  # the same rows cut otherwise
         run_partitions(Squares(), plan_partitions([9] * 5, 45, target=9), folder, job="a", engine=LOCAL)
     assert text(folder) == WHOLE
     again = Squares()
-    run_partitions(again, PARTITIONS, folder, job="b", engine=LOCAL, overwrite=True)
+    run(again, folder, "b", overwrite=True)
     assert again.done == [0, 1, 2, 3, 4]
     (folder / MANIFEST).write_bytes(b"\xff\x00\n")  # it says of no job that it is its own
-    with pytest.raises(OutputExistsError, match="another job"):
-        run_partitions(Squares(), PARTITIONS, folder, job="b", engine=LOCAL)
+    assert_raises(OutputExistsError, "another job", run, Squares(), folder, "b")
 
 
 def test_a_folder_with_something_else_in_it_keeps_that(tmp_path: Path) -> None:
@@ -104,14 +105,13 @@ def test_a_folder_with_something_else_in_it_keeps_that(tmp_path: Path) -> None:
     folder.mkdir()
     for name in ("mine.txt", "part-00001.parquet", "part-000001"):  # as other programs name theirs, too
         (folder / name).write_text("mine")
-        with pytest.raises(OutputExistsError, match=f"{name}.*no job has made it"):
-            run_partitions(Squares(), PARTITIONS, folder, job="a", engine=LOCAL, overwrite=True)
+        assert_raises(OutputExistsError, f"{name}.*no job has made it", run, Squares(), folder, overwrite=True)
         assert [p.name for p in folder.iterdir()] == [name]
         (folder / name).unlink()
-    run_partitions(Squares(), PARTITIONS, folder, job="a", engine=LOCAL)
+    run(Squares(), folder)
     for name in ("mine.txt", "part-00001.parquet"):  # come while it is at work
         (folder / name).write_text("mine")
-    run_partitions(Squares(), PARTITIONS, folder, job="b", engine=LOCAL, overwrite=True)
+    run(Squares(), folder, "b", overwrite=True)
     remove_job(folder)
     assert sorted(p.name for p in folder.iterdir()) == ["mine.txt", "part-00001.parquet"]
 
@@ -124,21 +124,19 @@ def test_two_threads_do_not_do_the_same_job(tmp_path: Path) -> None:
         def append(self, number: int) -> None:
             super().append(number)
             with ThreadPoolExecutor(1) as other:
-                run = other.submit(run_partitions, Squares(), PARTITIONS, job, job="a", engine=LOCAL)
-                refused.append(str(run.exception()))
+                refused.append(str(other.submit(run, Squares(), job).exception()))
 
     first = Squares(done=Meanwhile())
-    run_partitions(first, PARTITIONS, job, job="a", engine=LOCAL)
+    run(first, job)
     assert first.done == [0, 1, 2, 3, 4] and len(refused) == 5
     assert all(f"{job} is being written by process {os.getpid()} on " in said for said in refused)
     assert len(json.loads(read_cached(job / MANIFEST) or b"")["done"]) == 5
-    run_partitions(Squares(), PARTITIONS, job, job="a", engine=LOCAL)  # let go of at the end
+    run(Squares(), job)  # let go of at the end
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError, match="cannot be written"):
-        run_partitions(Squares(), PARTITIONS, tmp_path / "file" / "job", job="a", engine=LOCAL)
+    assert_raises(OutputError, "cannot be written", run, Squares(), tmp_path / "file" / "job")
 
 
 def test_ray_that_is_not_installed_and_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,15 +151,15 @@ def test_a_pool_goes_on_when_a_worker_is_killed_and_errors_keep_their_kind(tmp_p
     deaths.mkdir()
     for i in range(9):
         (deaths / str(i)).write_text("")
-    with pytest.raises(ResourceError, match="3 times"):  # a partition that kills every worker is given up
-        run_partitions(works.Squares(dies=0, times=str(deaths)), PARTITIONS, folder, job="a", engine=two)
+    fatal = works.Squares(dies=0, times=str(deaths))
+    assert_raises(ResourceError, "3 times", run, fatal, folder, engine=two)  # one that kills every worker is given up
     for token in list(deaths.iterdir())[1:]:
         token.unlink()
     remove_job(folder)
     work = works.Squares(dies=0, times=str(deaths), refuses=4)
-    assert_raises(DataError, "no row 7", run_partitions, work, PARTITIONS, folder, job="a", engine=two)
+    assert_raises(DataError, "no row 7", run, work, folder, engine=two)
     assert list(deaths.iterdir()) == []  # it did die
-    done = run_partitions(Squares(), PARTITIONS, folder, job="a", engine=LOCAL)
+    done = run(Squares(), folder)
     assert text(folder) == WHOLE
     by_workers = [f.facts for f in done if "process" in f.facts]
     assert by_workers and os.getpid() not in {facts["process"] for facts in by_workers}
