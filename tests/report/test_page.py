@@ -52,7 +52,7 @@ def case() -> dict[str, Any]:
     )  # fmt: skip
     plan = plan_of(pairs, y, actions, {0: 9, 3: 0, 6: 7})
     metrics = [{"stage": 1, "epoch": e, "loss": 1 / (1 + e), "val_rsum": 100.0 + e} for e in range(3)]
-    told = {"title": "A run", "scores": SimpleNamespace(correspondence=y), "threshold": 0.06, "metrics": metrics}
+    told = {"title": "A run", "scores": y, "threshold": 0.06, "metrics": metrics}
     return {**told, "pairs": pairs, "plan": plan, "truth": pairs.true_mismatch}
 
 
@@ -143,7 +143,7 @@ def test_galleries_show_each_dropped_pair_once_per_gallery_and_the_worst_first(t
     n = 40
     pairs = corpus(n)
     y = np.linspace(0.0, 1.0, n)
-    told = {"title": "t", "scores": SimpleNamespace(correspondence=y), "threshold": 0.5, "pairs": pairs, "count": 12}
+    told = {"title": "t", "scores": y, "threshold": 0.5, "pairs": pairs, "count": 12}
     page = Page(write_report(tmp_path / "r.html", **told))
     sections = {s.split("</h2>")[0].split("</span>")[-1]: s for s in page.source.split("<h2>")[1:] if "<article" in s}
     ids = {name: [int(i) for i in re.findall(r"pair (\d+), ", s)] for name, s in sections.items()}
@@ -167,7 +167,7 @@ def test_same_input_same_bytes_and_no_overwriting_unasked(case: dict[str, Any], 
 @pytest.mark.parametrize(("n", "with_truth"), [(0, False), (0, True), (1, True), (2, False)])
 def test_tiny_corpora(n: int, with_truth: bool, tmp_path: Path) -> None:
     pairs = corpus(n)
-    scores = SimpleNamespace(correspondence=np.linspace(0, 1, n))
+    scores = np.linspace(0, 1, n)
     truth = pairs.true_mismatch if with_truth else None
     page = Page(write_report(tmp_path / "r.html", title="t", scores=scores, threshold=0.5, pairs=pairs, truth=truth))
     assert page.count("input") == n
@@ -177,9 +177,8 @@ def test_tiny_corpora(n: int, with_truth: bool, tmp_path: Path) -> None:
 @pytest.mark.parametrize("fill", [0.0, 1.0, np.nan])
 @pytest.mark.parametrize("truth", [True, False])
 def test_all_alike(fill: float, truth: bool, tmp_path: Path) -> None:
-    scores = SimpleNamespace(correspondence=np.full(50, fill))
-    about = {"truth": np.full(50, truth), "metrics": [{"loss": None}]}
-    page = Page(write_report(tmp_path / "r.html", title="t", scores=scores, threshold=0.1, pairs=corpus(50), **about))
+    about = {"truth": np.full(50, truth), "metrics": [{"loss": None}], "scores": np.full(50, fill)}
+    page = Page(write_report(tmp_path / "r.html", title="t", threshold=0.1, pairs=corpus(50), **about))
     assert page.count("input") == 50
     assert "AUROC" not in page.text  # one kind of pair: not defined
     assert not re.search(r"\bnan\b", page.text.lower())
@@ -206,11 +205,11 @@ def test_a_scores_table_in_any_order_with_nulls_is_the_same_as_its_columns(tmp_p
 
 def test_parts_that_do_not_belong_together_are_refused(case: dict[str, Any], tmp_path: Path) -> None:
     out = tmp_path / "r.html"
-    y = case["scores"].correspondence
+    y = case["scores"]
     changed = [
         {"truth": np.zeros(3, bool)},
-        {"scores": SimpleNamespace(correspondence=y[:5]), "truth": None},
-        {"scores": SimpleNamespace(correspondence=y[:5]), "truth": None, "plan": None},
+        {"scores": y[:5], "truth": None},
+        {"scores": y[:5], "truth": None, "plan": None},
         {"scores": pa.table({"x": [1.0]})},
         {"scores": pa.table({"pair_id": [0, 0], "correspondence": [0.1, 0.2]})},
         {"plan": SimpleNamespace(table=case["plan"].table.slice(0, 11))},
@@ -253,8 +252,7 @@ def test_many_pairs_are_a_page_of_ten_megabytes_at_most(tmp_path: Path) -> None:
     )  # fmt: skip
     y = rng.beta(2, 2, n)
     y[:500] = np.nan
-    scores = SimpleNamespace(correspondence=y)
-    about = {"title": "large", "scores": scores, "threshold": 0.3, "truth": y < 0.25, "count": 200}
+    about = {"title": "large", "scores": y, "threshold": 0.3, "truth": y < 0.25, "count": 200}
     out = write_report(tmp_path / "r.html", pairs=pairs, **about)
     page = out.read_text(encoding="utf-8")
     assert 1_000_000 < out.stat().st_size <= MAX_BYTES

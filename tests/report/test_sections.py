@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from scipy.stats import spearmanr
 
@@ -16,13 +15,13 @@ from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.report.gallery import Cards, compare_scores, donors, duplicates, precomputed_scores
 from cleanpairs.report.outcome import Outcome, outcome_of, slice_tables
 from cleanpairs.report.page import story
-from tests.helpers import assert_raises
+from tests.helpers import assert_raises, write_table
 
 from .conftest import png
 
 
 def outcome(y: Any, threshold: float = 0.5, truth: Any = None) -> Outcome:
-    return outcome_of(SimpleNamespace(correspondence=np.asarray(y, float)), threshold, None, truth)
+    return outcome_of(np.asarray(y, float), threshold, None, truth)
 
 
 def test_slices_against_pandas(tmp_path: Path) -> None:
@@ -39,8 +38,8 @@ def test_slices_against_pandas(tmp_path: Path) -> None:
         }
     )  # fmt: skip
     table = pa.Table.from_pandas(frame, preserve_index=False)
-    pq.write_table(table.set_column(2, "category", table["category"].dictionary_encode()), tmp_path / "d.parquet")
-    pairs = load_pairs(tmp_path / "d.parquet")
+    table = table.set_column(2, "category", table["category"].dictionary_encode())
+    pairs = load_pairs(write_table(tmp_path / "d.parquet", table))
     y = rng.random(len(pairs))
     y[::11] = np.nan
     truth = rng.random(len(pairs)) < 0.3
@@ -61,10 +60,9 @@ def test_slices_against_pandas(tmp_path: Path) -> None:
 
 
 def test_many_values_are_summed_up(tmp_path: Path) -> None:
-    table = pa.table({"features": [[0.1, 0.2 + i] for i in range(60)], "caption": ["a b"] * 60,
-                      "shop": [f"s{i % 30}" for i in range(60)], "nested": [[1]] * 60})  # fmt: skip
-    pq.write_table(table, tmp_path / "d.parquet")
-    pairs = load_pairs(tmp_path / "d.parquet")
+    columns = {"features": [[0.1, 0.2 + i] for i in range(60)], "caption": ["a b"] * 60, "nested": [[1]] * 60}
+    columns["shop"] = [f"s{i % 30}" for i in range(60)]
+    pairs = load_pairs(write_table(tmp_path / "d.parquet", columns))
     (found,) = slice_tables(pairs, outcome(np.ones(60)), "shop")
     assert [r["value"] for r in found["rows"]][-1] == "all others" and len(found["rows"]) == 21
     assert sum(r["pairs"] for r in found["rows"]) == 60

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from itertools import pairwise
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -47,7 +46,7 @@ def corpus(wrong: np.ndarray | None = None) -> Pairs:
 
 
 def told(y: np.ndarray, made: RepairPlan, pairs: Pairs, result: Any, found: Any, truth: Any = None) -> dict[str, Any]:
-    said = verdict(outcome_of(SimpleNamespace(correspondence=y), 0.5, made, truth), made, pairs, result, found)
+    said = verdict(outcome_of(y, 0.5, made, truth), made, pairs, result, found)
     assert said is not None
     return {**said, **dict(said["shares"])}
 

@@ -3,7 +3,6 @@
 import time
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -164,8 +163,7 @@ def test_of_the_page_and_a_spreadsheet_the_later_label_holds(case: Case, tmp_pat
 
 def test_the_rate_is_the_reports_and_an_answered_pair_is_right(case: Case, tmp_path: Path) -> None:
     session = case.open(tmp_path)
-    scores = SimpleNamespace(correspondence=case.y)
-    report = verdict(outcome_of(scores, 0.5, case.plan, None), case.plan, case.pairs, {}, case.calibration)
+    report = verdict(outcome_of(case.y, 0.5, case.plan, None), case.plan, case.pairs, {}, case.calibration)
     value, low, high = session.rate()["mismatched"]
     assert report is not None
     assert dict(report["shares"])["kept"] == f"{percent(value)} ({percent(low)} to {percent(high)})"
