@@ -111,9 +111,7 @@ def test_quarantined_pairs_and_those_of_unknown_truth_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("mismatched", [[True, True], [False, False], []])
-def test_one_class_has_no_auroc_and_nothing_is_found_where_nothing_is_mismatched(
-    mismatched: list[bool],
-) -> None:
+def test_one_class_has_no_auroc_and_nothing_is_found_where_nothing_is_mismatched(mismatched: list[bool]) -> None:
     found = detection(np.array([0.2, 0.8])[: len(mismatched)], np.array(mismatched, bool), 0.5)
     assert np.isnan(found.auroc) and np.isnan(found.ap)
     assert np.isfinite([found.precision, found.recall, found.f1]).all() == any(mismatched)
