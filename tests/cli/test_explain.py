@@ -61,15 +61,13 @@ def run(made: Path, tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def test_the_worst_are_explained_by_words_and_neighbours(command: Command, run: Path) -> None:
-    code, out, err = command("explain", run, "--n", 16, "--json", TRUST)
-    assert code == 0, err
-    found = json.loads(out)
+def test_the_worst_are_explained_by_words_and_neighbours(command: Command, output_of: Any, run: Path) -> None:
+    found = json.loads(output_of("explain", run, "--n", 16, "--json", TRUST))
     assert sorted(e["pair_id"] for e in found) == list(range(16)) and all(e["flagged"] for e in found)
     assert all(len(e["similar_images"]) == len(e["similar_captions"]) == 3 for e in found)
     assert all(n["pair_id"] >= 16 for e in found for n in (*e["similar_images"], *e["similar_captions"]))
-    code, out, err = command("explain", run, "k003", "50", "--neighbours", 2, TRUST)
-    assert code == 0 and out.startswith("pair 3, key k003: correspondence 0.01") and "pair 50, key k050" in out
+    out = output_of("explain", run, "k003", "50", "--neighbours", 2, TRUST)
+    assert out.startswith("pair 3, key k003: correspondence 0.01") and "pair 50, key k050" in out
     assert out.count("similar images of trusted pairs:") == 2
     assert_refused(command("explain", run, "nobody", TRUST), 2, "no pair has the key 'nobody'")
     assert command("explain", run, "96", TRUST)[0] == 2
@@ -95,17 +93,17 @@ def test_keys_of_several_pairs_and_keys_that_are_numbers(command: Command, run: 
     assert "pair 0, key 106:" in command("worst", run, "--n", 1, TRUST)[1]
 
 
-def test_neighbours_of_the_whole_corpus_are_marked_where_they_are_not_trusted(command: Command, run: Path) -> None:
-    code, out, err = command("neighbours", run, "k003", "--n", 50, "--json", TRUST)
-    assert code == 0, err
-    (found,) = json.loads(out)
+def test_neighbours_of_the_corpus_are_marked_where_they_are_not_trusted(
+    command: Any, output_of: Any, run: Path
+) -> None:
+    (found,) = json.loads(output_of("neighbours", run, "k003", "--n", 50, "--json", TRUST))
     for near in (found["similar_images"], found["similar_captions"]):
         assert len(near) == 50 and 3 not in [n["pair_id"] for n in near]
         assert {n["trusted"] for n in near} == {True, False}
         assert all(n["trusted"] == (n["pair_id"] >= 16) for n in near)
         assert [n["similarity"] for n in near] == sorted([n["similarity"] for n in near], reverse=True)
-    code, out, _ = command("neighbours", run, "3", TRUST)
-    assert code == 0 and out.startswith("pair 3, key k003") and "similar captions:\n" in out and "why" not in out
+    out = output_of("neighbours", run, "3", TRUST)
+    assert out.startswith("pair 3, key k003") and "similar captions:\n" in out and "why" not in out
     assert command("neighbours", run, TRUST)[0] == 2
 
 
@@ -139,17 +137,16 @@ def test_the_list_of_fit_is_read(command: Command, run: Path) -> None:
     assert json.loads(command(*told)[1]) == json.loads(listed)
 
 
-def test_the_list_goes_to_a_spreadsheet(command: Command, run: Path) -> None:
-    code, out, err = command("worst", run, "--n", 90, "--out", "issues.csv", TRUST)
-    assert code == 0, err
+def test_the_list_goes_to_a_spreadsheet(command: Command, output_of: Any, run: Path) -> None:
+    out = output_of("worst", run, "--n", 90, "--out", "issues.csv", TRUST)
     assert out.startswith("doubtful:\n    1  0.010  pair 0, key k000") and "\x1b" not in out
     rows = csv_rows("issues.csv")
     worst = [row for row in rows if row["issue"] == "doubtful"]
     assert [int(row["pair_id"]) for row in worst[:16]] == list(range(16)) and all(row["why"] for row in worst)
     assert all(row["caption"][:1] != "=" for row in rows)
     assert command("worst", run, "--out", "issues.csv", TRUST)[0] == 5
-    code, out, _ = command("worst", run, "--n", 3, "--json", TRUST)
-    assert code == 0 and len([row for row in json.loads(out) if row["issue"] == "doubtful"]) == 3
+    few = json.loads(output_of("worst", run, "--n", 3, "--json", TRUST))
+    assert len([row for row in few if row["issue"] == "doubtful"]) == 3
 
 
 # -- ``cleanpairs score`` in partitions: killed half-way it goes on; engines by name; what cannot be is said ----------
@@ -208,22 +205,18 @@ def opened(run: Path) -> DecisionLog:
     return DecisionLog(run / "review" / "decisions.jsonl", Run.open(run).info["input"]["fingerprint"], N)
 
 
-def test_decisions_become_a_plan_and_stay_with_the_run(command: Command, run: Path) -> None:
+def test_decisions_become_a_plan_and_stay_with_the_run(command: Command, output_of: Any, run: Path) -> None:
     log = opened(run)
     for i in range(16):
         log.decide([i], "keep" if i % 4 == 0 else "drop")
     log.decide([30], "recaption", caption="by hand")
-    code, out, err = command("review", run, "--write", "--json", TRUST)
-    assert code == 0, err
-    written = json.loads(out)
+    written = json.loads(output_of("review", run, "--write", "--json", TRUST))
     assert written["decided"] == 17
-    code, _, err = command("export", "--plan", written["plan"], "--repaired", "out.parquet", "--json", TRUST)
-    assert code == 0, err
+    output_of("export", "--plan", written["plan"], "--repaired", "out.parquet", "--json", TRUST)
     log.decide([31], "keep")
-    code, out, err = command("review", run, "--write", "--json", TRUST)  # reviewing goes on
-    assert code == 0 and json.loads(out)["decided"] == 18, err
-    code, _, err = command("fit", "out.parquet", "--out", run, "--overwrite")
-    assert code == 5 and "decisions.jsonl" in err and opened(run).decided() == log.decided()
+    assert json.loads(output_of("review", run, "--write", "--json", TRUST))["decided"] == 18  # reviewing goes on
+    assert_refused(command("fit", "out.parquet", "--out", run, "--overwrite"), 5, "decisions.jsonl")
+    assert opened(run).decided() == log.decided()
 
 
 def test_a_log_of_other_data_is_refused(command: Command, run: Path) -> None:
@@ -231,7 +224,9 @@ def test_a_log_of_other_data_is_refused(command: Command, run: Path) -> None:
     assert_refused(command("review", run, "--write", TRUST), 3, "about other data")
 
 
-def test_answers_of_a_csv_count_at_once_and_for_a_new_fit(command: Command, run: Path, tmp_path: Path) -> None:
+def test_answers_of_a_csv_count_at_once_and_for_a_new_fit(
+    command: Command, output_of: Any, run: Path, tmp_path: Path
+) -> None:
     """Pairs 12 to 15 score lowest, and belong: people know better than the scores."""
     y = Run.open(run).fitted_scores().correspondence
     rows = [f"{i},{int(i >= 12)},k{i:03d}" for i in [*range(16), *range(20, 50)]]
@@ -246,23 +241,18 @@ def test_answers_of_a_csv_count_at_once_and_for_a_new_fit(command: Command, run:
     below = opened.scores().correspondence < answered.threshold
     assert set(np.flatnonzero(below)) == set(range(12))
     assert opened.scores().table["is_mismatch"].to_pylist() == below.tolist()
-    code, out, err = command("export", run, "--out", "out.parquet", "--repairs", "none", "--json", TRUST)
-    assert code == 0 and json.loads(out)["kept"] == N - 12, err
+    exported = output_of("export", run, "--out", "out.parquet", "--repairs", "none", "--json", TRUST)
+    assert json.loads(exported)["kept"] == N - 12
     np.save("truth.npy", np.arange(N) < 12)
-    code, out, err = command("evaluate", run, "--truth", "truth.npy", "--json", TRUST)
-    assert code == 0 and json.loads(out)["f1"] == 1, (out, err)
-    code, out, err = command("report", run, TRUST)
+    assert json.loads(output_of("evaluate", run, "--truth", "truth.npy", "--json", TRUST))["f1"] == 1
+    output_of("report", run, TRUST)
     page = Path("report.html").read_text(encoding="utf-8")
-    assert (
-        code == 0
-        and percent(answered.noise_rate.value) in page
-        and "Answer twenty more questions, for narrower" in page
-    ), err
-    assert command("audit", run, TRUST).code == 0
+    assert percent(answered.noise_rate.value) in page and "Answer twenty more questions, for narrower" in page
+    output_of("audit", run, TRUST)
     labels = pd.read_csv(run / "audit" / "labels.csv")
     labels.assign(matched=(labels["pair_id"] >= 12).astype(int)).to_csv("labels.csv", index=False)
-    code, out, err = command("audit", run, "--labels", "labels.csv", TRUST)
-    assert code == 0 and "the scores of the fit, without the answers" in out, err
+    out = output_of("audit", run, "--labels", "labels.csv", TRUST)
+    assert "the scores of the fit, without the answers" in out
     model = opened.estimator(fitted=True).calibrate("answers.csv")
     np.testing.assert_array_equal(model.correspondence_, answered.correspondence)
     assert model.calibrate("answers.csv").threshold_ == answered.threshold == model.threshold_
@@ -273,8 +263,7 @@ def test_answers_of_a_csv_count_at_once_and_for_a_new_fit(command: Command, run:
     assert model.threshold_for(keep=0.5, correspondence=model.correspondence_**0.5).kept >= N // 2
     data = Run.open(run).info["input"]["data"]
     fit = "--method infonce --epochs 1 --batch-size 16 --out other --json".split()
-    code, out, err = command("fit", data, *fit)
-    assert code == 0 and json.loads(out)["answers"] == 46, err
+    assert json.loads(output_of("fit", data, *fit))["answers"] == 46
     (tmp_path / "answers.csv").write_text("pair_id,matched\n96,1")
     assert command("review", run, "--calibrate", "--labels", "answers.csv", TRUST)[0] == 3
     assert command("review", run, "--calibrate", "--write", TRUST)[0] == 2

@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -44,10 +45,10 @@ def data(tmp_path: Path) -> Path:
     return write_table(tmp_path / "in.parquet", table)
 
 
-def test_json_has_all_of_it(command: Command, data: Path) -> None:
-    code, out, _ = command(data, "--json", "--rows", 2)
+def test_json_has_all_of_it(output_of: Any, data: Path) -> None:
+    out = output_of("inspect", data, "--json", "--rows", 2)
     seen = json.loads(out)
-    assert code == 0 and len(out.splitlines()) == 1
+    assert len(out.splitlines()) == 1
     assert seen["reader"] == "parquet" and seen["files"] == [str(data)] and seen["bytes"] == data.stat().st_size
     roles = {column["name"]: column["role"] for column in seen["columns"]}
     assert roles == {
@@ -70,9 +71,8 @@ def test_json_has_all_of_it(command: Command, data: Path) -> None:
     assert decoded["width"] == [8, 10, 14] and decoded["height"] == [6, 6, 6]
 
 
-def test_for_a_person(command: Command, data: Path) -> None:
-    code, out, _ = command(data)
-    assert code == 0
+def test_for_a_person(output_of: Any, data: Path) -> None:
+    out = output_of("inspect", data)
     for words in (
         "text                       string  <- captions",
         "pairs        10  (3 quarantined, 1 duplicate)",
@@ -100,12 +100,12 @@ def test_a_sample_says_that_it_is_one() -> None:
     assert every is not None and every["images"] == n and [r["pair_id"] for r in every["failures"]] == [600]
 
 
-def test_captions_cannot_steer_the_terminal(command: Command, tmp_path: Path) -> None:
+def test_captions_cannot_steer_the_terminal(output_of: Any, tmp_path: Path) -> None:
     captions = ["\x1b[31mred\x1b[0m", "turn \u202e round", "two\nlines", "日本語 " * 60, "bell\a"]
     table = pa.table({"key": [c[:9] for c in captions], "image": [picture(i) for i in range(5)], "caption": captions})
-    pq.write_table(table.append_column("\x1b]0;title\a", pa.array(range(5))), tmp_path / "in.parquet")
-    code, out, _ = command(tmp_path / "in.parquet")
-    assert code == 0 and not set(out) & {"\x1b", "\u202e", "\a"}
+    table = table.append_column("\x1b]0;title\a", pa.array(range(5)))
+    out = output_of("inspect", write_table(tmp_path / "in.parquet", table))
+    assert not set(out) & {"\x1b", "\u202e", "\a"}
     assert "\\x1b[31mred" in out and "two\\nlines" in out
     assert max(sum(2 if ord(c) > 0x2E80 else 1 for c in line) for line in out.splitlines()) <= 100
 
@@ -164,11 +164,10 @@ def folder(tmp_path: Path) -> Path:
     return write_pictures(tmp_path / "data", [f"{i}.jpg" for i in range(4)], "JPEG")
 
 
-def test_the_research_layout_is_one_whatever_lies_beside_it(command: Command, folder: Path) -> None:
+def test_the_research_layout_is_one_whatever_lies_beside_it(command: Command, output_of: Any, folder: Path) -> None:
     research(folder, np.eye(4, dtype=np.float32), "abcd")
     (folder / "notes.jsonl").write_text('{"image": "0.jpg", "caption": "a dog"}\n')
-    code, out, err = command(folder)
-    assert code == 0, err
+    out = output_of("inspect", folder)
     assert "reader       precomp" in out and "or as folder, by --set reader=NAME" in out
     assert "reader       folder" in command(folder, "--set", "reader=folder")[1]
     assert_refused(command(folder, "--set", "reader=coco"), 2, "'coco' is not one for", "precomp, folder would be")
@@ -247,8 +246,8 @@ def test_the_cache_directory_is_made_before_its_files(folder: Path, monkeypatch:
 @pytest.mark.parametrize("column", ["url", "URL", "image_url"])
 def test_images_that_are_urls(command: Command, folder: Path, column: str) -> None:
     pq.write_table(pa.table({column: ["https://example.org/0.jpg"], "TEXT": ["a"]}), folder / "in.parquet")
-    code, _, err = command(folder / "in.parquet")
-    assert code == 3 and "img2dataset --url_list" in err and f"--url_col {column} --caption_col TEXT" in err
+    done = command(folder / "in.parquet")
+    assert_refused(done, 3, "img2dataset --url_list", f"--url_col {column} --caption_col TEXT")
     (folder / "in.csv").write_text("image,caption\nhttps://example.org/0.jpg,a dog\n")
     assert_refused(command(folder / "in.csv"), 3, "img2dataset")
 
@@ -315,8 +314,8 @@ def test_where_a_run_may_not_lie(in_process: Command, folder: Path, monkeypatch:
     code, _, err = in_process("fit", folder, "--out", folder.parent / "notes")
     assert code == 5 and "is no run directory" in err and "--overwrite" not in err
     (folder.parent / "killed").mkdir()
-    code, _, err = in_process("fit", "--resume", "--out", folder.parent / "killed")
-    assert code == 2 and "killed as it began" in err and "give the whole command again" in err
+    done = in_process("fit", "--resume", "--out", folder.parent / "killed")
+    assert_refused(done, 2, "killed as it began", "give the whole command again")
     for name in ("/", "//", ""):
         assert_refused(in_process("demo", "--out", name), 2, "has no name")
 
@@ -327,12 +326,12 @@ def test_the_data_is_no_validation_and_data_without_a_pair_is_named(in_process: 
     assert_refused(in_process("fit", folder / "in.csv", "--out", run), 3, "in.csv holds no pair")
     for split, n in (("train", 4), ("dev", 2)):
         research(folder, np.eye(4, dtype=np.float32)[:n], "a" * n, split)
-    code, _, err = in_process("fit", folder, "--val", folder, "--out", run)
-    assert code == 2 and "is the training data" in err and "the dev split is read then" in err
+    done = in_process("fit", folder, "--val", folder, "--out", run)
+    assert_refused(done, 2, "is the training data", "the dev split is read then")
 
 
 @pytest.mark.parametrize("ending", ["csv", "tsv"])
-def test_validation_pairs_are_read_as_the_data_is(in_process: Command, folder: Path, ending: str) -> None:
+def test_validation_pairs_are_read_as_the_data_is(output_of: Any, folder: Path, ending: str) -> None:
     (folder / "tables").mkdir()
     train, val = folder / "tables" / "train.csv", folder / "tables" / f"val.{ending}"
     for file, n in ((train, 32), (val, 4)):
@@ -343,18 +342,17 @@ def test_validation_pairs_are_read_as_the_data_is(in_process: Command, folder: P
     options += [*"--set data.encoding=gb18030 --set data.reader=folder --val".split(), val, "--json", "--out"]
     small = "--set epochs=1 --set dim=8 --set dim_word=8 --set image_size=32 --set backbone=mlp".split()
     fitted = [*small, "--method", "infonce", "--set", "require_dependence=false"]
-    code, out, err = in_process("fit", train, *fitted, *options, folder.parent / "run")
-    assert code == 0 and json.loads(out)["val_rsum"] > 0, err
-    assert json.loads(out)["val_seen"] == "4 of 4 validation pairs show an image of the training data"
+    found = json.loads(output_of("fit", train, *fitted, *options, folder.parent / "run"))
+    assert found["val_rsum"] > 0 and found["val_seen"] == "4 of 4 validation pairs show an image of the training data"
     argv = [*small, "--methods", "infonce", "--noise", 1, "--seeds", 1]
-    code, out, err = in_process("bench", train, *argv, *options, folder.parent / "bench")
-    assert code == 0 and json.loads(out)["rows"][0]["val_rsum"] > 0, err
-    assert "4 of 4 val pairs show an image of the training data" in json.loads(out)["notes"]
+    found = json.loads(output_of("bench", train, *argv, *options, folder.parent / "bench"))
+    assert found["rows"][0]["val_rsum"] > 0
+    assert "4 of 4 val pairs show an image of the training data" in found["notes"]
 
 
 @pytest.mark.parametrize("drop", [None, "none", "hashtags,mojibake"])
 def test_fit_says_what_it_sets_aside_why_and_what_changes_it(
-    in_process: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, drop: str | None
+    output_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, drop: str | None
 ) -> None:
     monkeypatch.chdir(tmp_path)
     captions: list[str | None] = [f"word{i % 7} and word{i % 5}" for i in range(40)]
@@ -362,8 +360,7 @@ def test_fit_says_what_it_sets_aside_why_and_what_changes_it(
     features = np.random.default_rng(0).normal(size=(40, 8)).tolist()
     pq.write_table(pa.table({"caption": captions, "image_features": features}), "data.parquet")
     argv = ["fit", "data.parquet", "--method", "infonce", "--epochs", "1", "--device", "cpu"]
-    code, out, err = in_process(*argv, *([] if drop is None else ["--drop", drop]))
-    assert code == 0, err
+    out = output_of(*argv, *([] if drop is None else ["--drop", drop]))
     lines = {line[:16].strip(): line[16:] for line in out.splitlines()}
     no_word = "1 x filter no_word: the caption has no word"
     counted = {f["filter"]: f["pairs"] for f in inspect_pairs(load_pairs("data.parquet"), filters="all")["filters"]}

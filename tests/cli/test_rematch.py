@@ -119,19 +119,17 @@ def test_data_that_was_moved_is_asked_for_in_whole(command: Callable[..., Any], 
         (tmp_path / "moved.parquet").rename(fitted / "data.parquet")
 
 
-def test_other_data_than_the_runs(command: Callable[..., Any], tmp_path: Path) -> None:
+def test_other_data_than_the_runs(command: Callable[..., Any], output_of: Any, tmp_path: Path) -> None:
     other = write_corpus(tmp_path / "other.parquet", N, WRONG, seed=5)
     plan_file = tmp_path / "plan.parquet"
-    code, out, err = command(*PLAUSIBLE, "run", other, "--out", plan_file, "--threshold", "0.3")
-    assert code == 0, err
+    out = output_of(*PLAUSIBLE, "run", other, "--out", plan_file, "--threshold", "0.3")
     assert "new caption" in out and f"cleanpairs export --plan {plan_file}" in out
     settings = RepairPlan.load(plan_file).settings
     assert settings["data"] == str(other)
     searches = settings["searches"]
     assert {note["index"] for note in searches} == {"flat"} and {note["recall"] for note in searches} == {1.0}
     assert "search: " not in out, "an exact search is nothing to tell of"
-    code, _, err = command("export", "--plan", plan_file, "--repaired", tmp_path / "out.parquet")
-    assert code == 0, err
+    output_of("export", "--plan", plan_file, "--repaired", tmp_path / "out.parquet")
     write_corpus(other, N, WRONG, seed=6)
     assert_refused(command("export", "--plan", plan_file, "--repaired", tmp_path / "again.parquet"), 3, "fingerprint")
 
