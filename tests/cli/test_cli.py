@@ -120,12 +120,11 @@ def test_a_launcher_that_sets_no_numbers(command: Command, data: Path, monkeypat
 # -- the main job ---------------------------------------------------------------------------------------------------
 
 
-def test_end_to_end(command: Command, data: Path) -> None:
+def test_end_to_end(command: Command, output_of: Any, data: Path) -> None:
     before = data.read_bytes()
-    done = command("fit", data, "--out", "run", "--json", "--set", "backbone=vse_inf", *SMALL, "--set", "epochs=8")
-    assert done.code == 0, done.err
-    assert len(done.out.splitlines()) == 1
-    fit = json.loads(done.out)  # exactly one object, and nothing beside it
+    out = output_of("fit", data, "--out", "run", "--json", "--set", "backbone=vse_inf", *SMALL, "--set", "epochs=8")
+    assert len(out.splitlines()) == 1
+    fit = json.loads(out)  # exactly one object, and nothing beside it
     assert (fit["pairs"], fit["quarantined"], fit["method"], fit["epochs"]) == (N, 0, "crcl", 11)
     assert sum(fit["histogram"]) == N
     run = Path("run")
@@ -148,49 +147,38 @@ def test_end_to_end(command: Command, data: Path) -> None:
     first = csv_rows(run / "issues.csv")[0]
     worst = WRONG + int(np.argmin(y[WRONG:]))  # the rows before it are displaced, and an issue of their own
     assert (first["issue"], int(first["pair_id"]), first["why"]) == ("doubtful", worst, why[worst])
-    assert (
-        fit["worst"].startswith(f"pair {worst}, key k{worst}, correspondence ")
-        and fit["issues"]["doubtful"] == N - WRONG
-    )
+    assert fit["worst"].startswith(f"pair {worst}, key k{worst}, correspondence ")
+    assert fit["issues"]["doubtful"] == N - WRONG
 
-    done = command("evaluate", "run", data, "--json")
-    assert command("evaluate", "run", "--json").out == done.out  # of the run's own data
+    out = output_of("evaluate", "run", data, "--json")
+    assert output_of("evaluate", "run", "--json") == out  # of the run's own data
     assert_refused(command("score", "run", "--out", "s.parquet"), 2, "scores of the pairs of a fit")
-    assert done.code == 0, done.err
-    figures = json.loads(done.out)
+    figures = json.loads(out)
     assert list(figures) == [
         "i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10", "rsum",
         "auroc", "ap", "precision", "recall", "f1",
     ]  # fmt: skip
     assert figures["auroc"] > 0.9  # the labels of the run, on its own training data
     assert figures["rsum"] == pytest.approx(sum(v for k, v in figures.items() if "_r" in k), abs=1e-3)
-    shown = command("evaluate", "run", data)
-    assert "auroc" in shown.out and "trained on these pairs" in shown.out
-    parts = json.loads(command("evaluate", "run", data, "--folds", "4", "--json").out)
+    shown = output_of("evaluate", "run", data)
+    assert "auroc" in shown and "trained on these pairs" in shown
+    parts = json.loads(output_of("evaluate", "run", data, "--folds", "4", "--json"))
     assert parts["rsum"] > figures["rsum"] and parts["auroc"] == figures["auroc"]
 
-    done = command("score", "run", data, "--out", "scores.parquet", "--json")
-    assert done.code == 0, done.err
-    counts = json.loads(done.out)
+    counts = json.loads(output_of("score", "run", data, "--out", "scores.parquet", "--json"))
     scores = pq.read_table("scores.parquet")
     assert counts["pairs"] == len(scores) == N
     assert counts["flagged"] == sum(scores["is_mismatch"].to_pylist())
 
-    done = command(
-        "export", "run", "--repairs", "plausible", "--repaired", "out.parquet", "--ledger", "ledger.parquet",
-        "--dropped", "d.parquet",
-        "--set", "min_repair_score=0.1", "--json",
-    )  # fmt: skip
-    assert done.code == 0, done.err
-    summary = json.loads(done.out)
+    argv = "--repairs plausible --repaired out.parquet --ledger ledger.parquet --dropped d.parquet --json".split()
+    summary = json.loads(output_of("export", "run", *argv, "--set", "min_repair_score=0.1"))
     assert summary["pairs"] == N and summary["rematched_text"] + summary["rematched_image"] > 0
     ledger = pq.read_table("ledger.parquet")
     assert ledger["why"].to_pylist() == why and set(ledger["action"].to_pylist()) > {"keep"}
     repaired = pq.read_table("out.parquet")
     assert len(repaired) == summary["rows"] and {"extra", "correspondence", "action"} <= set(repaired.schema.names)
 
-    done = command("report", "run", "--out", "report.html")
-    assert done.code == 0, done.err
+    output_of("report", "run", "--out", "report.html")
     assert why[worst] in Path("report.html").read_text(encoding="utf-8")
     assert command("verify", "run").code == command("verify", "out.parquet").code == 0
 
@@ -269,8 +257,7 @@ def test_default_run_directory_and_latest(command: Command, data: Path) -> None:
 
 def test_corrupt_then_fit_knows_nothing_of_the_truth(command: Command) -> None:
     clean = write_corpus(Path("clean.parquet"), wrong=0)
-    done = command("corrupt", clean, "--noise", "0.3", "--out", "noisy.parquet", "--seed", "3")
-    assert done.code == 0, done.err
+    assert command("corrupt", clean, "--noise", "0.3", "--out", "noisy.parquet", "--seed", "3").code == 0
     assert command("corrupt", clean, "--out", "x.parquet").code == 2
     hidden = pq.read_table("noisy.parquet")
     assert 0.2 < np.mean(hidden["true_mismatch"].to_pylist()) <= 0.3
@@ -324,8 +311,7 @@ def test_ctrl_c_then_resume_is_the_uninterrupted_run(command: Command, data: Pat
     assert_refused(command("fit", "--resume", "--out", "stopped", "--set", "lr=0.5"), 3, "other data or settings")
     assert_refused(command("fit", "--resume", "--out", "stopped", "--epochs", "21"), 3, "other data or settings")
     done = command("fit", "--resume", "--out", "stopped", "--json")
-    assert done.code == 0, done.err
-    assert len(done.out.splitlines()) == 1
+    assert done.code == 0 and len(done.out.splitlines()) == 1, done.err
     assert command("fit", data, "--out", "whole", "--quiet", *long).code == 0
     a, b = (pq.read_table(tmp_path / name / "scores.parquet") for name in ("stopped", "whole"))
     assert a.equals(b)
