@@ -39,11 +39,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     captions = [" ".join(rng.choice(TOPICS[t].split(), 3, replace=False)) for t in shown]
     captions[20] = "=SUM(A1) \x1b[31m sea"
     vectors = np.eye(4)[topic].repeat(4, axis=1) + 0.2 * rng.normal(size=(N, 16))
-    table = {
-        "key": [f"k{i:03d}" for i in range(N)],
-        "caption": captions,
-        "image_features": list(vectors.astype("f4")),
-    }
+    table = {"key": [f"k{i:03d}" for i in range(N)], "caption": captions, "image_features": list(vectors.astype("f4"))}
     pairs = load_pairs(write_table(folder / "data.parquet", table))
     model = CRCL(backbone="mlp", epochs=3, refine_epochs=(), batch_size=16, eval_group_size=16, device="cpu").fit(pairs)
     y = np.where(np.arange(N) < 16, np.linspace(0.01, 0.04, N), 0.9).astype(np.float32)

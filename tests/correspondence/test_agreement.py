@@ -320,9 +320,8 @@ def test_captions_of_images_that_are_not_in_the_data_are_counted(n: int, wrong: 
     at[: round(wrong * n)] += n
     pairs = VectorPairs(images[:n], texts[at[:n]], np.arange(n), at[:n])
     found = similarity_agreement(pairs)
-    model = ClipScore(text_encoder="features").fit(
-        Pairs.from_arrays(image_vectors=pairs.images, text_vectors=pairs.texts)
-    )
+    vectors = Pairs.from_arrays(image_vectors=pairs.images, text_vectors=pairs.texts)
+    model = ClipScore(text_encoder="features").fit(vectors)
     assert found is not None
     for matched, rate in ((found.matched, found.noise_rate), (model.correspondence_, model.noise_rate_)):
         flagged, truth = matched < 0.5, at[:n] >= n

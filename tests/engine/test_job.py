@@ -163,6 +163,5 @@ def test_a_pool_goes_on_when_a_worker_is_killed_and_errors_keep_their_kind(tmp_p
     assert text(folder) == WHOLE
     by_workers = [f.facts for f in done if "process" in f.facts]
     assert by_workers and os.getpid() not in {facts["process"] for facts in by_workers}
-    assert {tuple(facts["threads"]) for facts in by_workers} == {
-        (limited(max(1, len(os.sched_getaffinity(0)) // 2)),) * 2
-    }
+    each = limited(max(1, len(os.sched_getaffinity(0)) // 2))
+    assert {tuple(facts["threads"]) for facts in by_workers} == {(each, each)}

@@ -18,21 +18,19 @@ from cleanpairs.commands.export import export_plan
 from cleanpairs.commands.rematch import rematch_run
 from cleanpairs.commands.score import score_stream
 from cleanpairs.core.errors import DataError, ResourceError
-from cleanpairs.engine import make_engine, plan_partitions, run_partitions
+from cleanpairs.engine import make_engine, run_partitions
 from cleanpairs.engine.ray import RayEngine
 from cleanpairs.export import writing
 from cleanpairs.ops import search
 from cleanpairs.repair.settings import RepairSettings
 from tests.commands.test_rematch import fit, write
+from tests.engine.test_job import PARTITIONS, WHOLE, text
 from tests.helpers import assert_raises
 
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason='needs Ray: pip install "cleanpairs[ray]"'),
 ]
-
-PARTITIONS = plan_partitions([10] * 5, 45, target=10)
-WHOLE = " ".join(str(r * r) for r in range(45))
 
 
 @pytest.fixture(scope="module")
@@ -128,5 +126,5 @@ def test_a_partition_that_kills_every_worker_is_given_up_errors_keep_their_kind_
     cluster.remove_node(cluster.worker_nodes.copy().pop())
     done = run(works.Squares())
     assert [f.number for f in done] == [0, 1, 2, 3, 4]
-    assert " ".join((folder / p.name).read_text() for p in PARTITIONS) == WHOLE
+    assert text(folder) == WHOLE
     assert not list(folder.glob("*.attempts"))

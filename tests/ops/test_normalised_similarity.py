@@ -42,9 +42,8 @@ def naive(pairs: VectorPairs, background: VectorPairs, kind: str, tau: float) ->
             (pairs.images, background.texts, pairs.text_group, background.text_group),
             (pairs.texts, background.images, pairs.image_group, background.image_group),
         ):
-            others = [
-                float(mine[i].astype(np.float64) @ theirs[j]) for j in range(len(background)) if own[i] != group[j]
-            ]
+            mine_of = mine[i].astype(np.float64)
+            others = [float(mine_of @ theirs[j]) for j in range(len(background)) if own[i] != group[j]]
             every = np.array([s, *others])
             if kind == "softmax":
                 terms.append(tau * (np.log(np.exp((every - every.max()) / tau).sum()) + every.max() / tau))
@@ -115,11 +114,9 @@ def test_of_a_background_a_pair_is_scored_as_one_more_among_them() -> None:
     added = corpus(40, seed=1)
     other = VectorPairs(added.images, added.texts, np.arange(150, 190), np.arange(150, 190))
     u, v = background.potentials
-    logits = (
-        other.images.astype(np.float64) @ pairs.texts.T / tau,
-        other.texts.astype(np.float64) @ pairs.images.T / tau,
-    )
-    own, mine = (other.images.astype(np.float64) * other.texts).sum(axis=1) / tau, np.zeros((2, 40))
+    x, t = other.images.astype(np.float64), other.texts.astype(np.float64)
+    logits = x @ pairs.texts.T / tau, t @ pairs.images.T / tau
+    own, mine = (x * t).sum(axis=1) / tau, np.zeros((2, 40))
     for _ in range(500):
         for side, (logit, worth) in enumerate(zip(logits, (v, u), strict=True)):
             mine[side] = -np.log(np.exp(logit + worth).sum(axis=1) + np.exp(own + mine[1 - side]))
@@ -164,9 +161,8 @@ def test_hubs_do_not_hide_wrong_pairs() -> None:
     """Images near to all captions, each to another degree: cosines are no measure there, normalised ones are."""
     rng = np.random.default_rng(5)
     texts = unit(rng.normal(size=(300, 32)) + 0.3)
-    images = unit(
-        texts + 0.15 * rng.normal(size=texts.shape) + rng.exponential(size=(300, 1)) * texts.mean(axis=0) * 12
-    )
+    images = texts + 0.15 * rng.normal(size=texts.shape)
+    images = unit(images + rng.exponential(size=(300, 1)) * texts.mean(axis=0) * 12)
     wrong = np.arange(300) < 100
     texts[:100] = np.roll(texts[:100], 1, axis=0)
     score, cosine = scores(distinct(images, texts), tau=0.05), (images * texts).sum(1)

@@ -78,9 +78,8 @@ def tab(chromium: Any, page: Path, tmp_path: Path) -> Iterator[Any]:
 
 
 def shown(tab: Any) -> list[int]:
-    return list(
-        tab.run("[...document.querySelectorAll('.gallery .card')].filter(c => !c.hidden).map(c => +c.dataset.pair)")
-    )
+    cards = "[...document.querySelectorAll('.gallery .card')]"
+    return list(tab.run(f"{cards}.filter(c => !c.hidden).map(c => +c.dataset.pair)"))
 
 
 def test_it_renders_with_its_pictures_and_no_caption_runs(tab: Any) -> None:

@@ -72,9 +72,8 @@ def test_repairs_count_with_their_probability() -> None:
     kept = int((y >= 0.5).sum())
     share = (found.shares(y, [kept])[0].value * kept + 25) / (kept + 100)
     assert said["kept and repaired"] == percent(share) and said["of"] == "no better than random"
-    assert (
-        f"{kept:,} of 2,000 pairs are kept." in said["sentence"] and "100 pairs are repaired. About" in said["sentence"]
-    )
+    assert f"{kept:,} of 2,000 pairs are kept." in said["sentence"]
+    assert "100 pairs are repaired. About" in said["sentence"]
     assert said["sentence"].count(found.counted) == 2
     made = plan(pairs, y, 100, None)  # nobody knows the probability of these
     assert told(y, made, pairs, {}, found)["kept and repaired"] == "undetermined"

@@ -105,9 +105,8 @@ def test_killed_while_several_write_nothing_that_was_answered_is_lost(tmp_path: 
     """Five processes write to one log; each is killed (-9) after another number of answers, while it writes on."""
     path, answered = tmp_path / "log", []
     opened(path).close()
-    writers = [
-        subprocess.Popen([sys.executable, "-c", WRITER, path], stdout=subprocess.PIPE, text=True) for _ in range(5)
-    ]
+    argv = [sys.executable, "-c", WRITER, path]
+    writers = [subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) for _ in range(5)]
     for writer, enough in zip(writers, (1, 4, 17, 40, 90), strict=True):
         answered += [writer.stdout.readline().strip() for _ in range(enough)]
         writer.kill()

@@ -68,9 +68,8 @@ def test_few_pairs(n: int) -> None:
 
 
 def a_bank(rng: np.random.Generator, n: int = 20, group_size: int = 5) -> Bank:
-    return Bank(
-        Rows(rows(rng, n)), Rows(rows(rng, n)), np.arange(100, 100 + n), np.arange(200, 200 + n), TAU, group_size
-    )
+    ids = np.arange(n)
+    return Bank(Rows(rows(rng, n)), Rows(rows(rng, n)), 100 + ids, 200 + ids, TAU, group_size)
 
 
 def direct(bank: Bank, zi: np.ndarray, zt: np.ndarray, gi: int, gt: int) -> float:
@@ -124,17 +123,15 @@ def test_edges_are_the_pairs_scored_one_by_one() -> None:
 
 def test_an_empty_bank_and_no_pairs() -> None:
     rng = np.random.default_rng(7)
-    empty = Bank(Rows(rows(rng, 0)), Rows(rows(rng, 0)), np.empty(0, np.int64), np.empty(0, np.int64), TAU, 5)
+    none, ids = Rows(rows(rng, 0)), np.empty(0, np.int64)
+    empty = Bank(none, none, ids, ids, TAU, 5)
     assert empty(Rows(rows(rng, 3)), Rows(rows(rng, 3)), np.arange(3), np.arange(3)).tolist() == [1.0] * 3
-    assert a_bank(rng)(Rows(rows(rng, 0)), Rows(rows(rng, 0)), np.empty(0, np.int64), np.empty(0, np.int64)).shape == (
-        0,
-    )
+    assert a_bank(rng)(none, none, ids, ids).shape == (0,)
 
 
 def test_extreme_similarities_stay_finite() -> None:
-    bank = Bank(
-        Rows(np.eye(3, dtype=np.float32)), Rows(-np.eye(3, dtype=np.float32)), np.arange(3), np.arange(3), 1e-3, 2
-    )
+    eye, ids = np.eye(3, dtype=np.float32), np.arange(3)
+    bank = Bank(Rows(eye), Rows(-eye), ids, ids, 1e-3, 2)
     z = np.array([[1, 0, 0], [-1, 0, 0]], np.float32)
     p = bank(Rows(z), Rows(z[::-1].copy()), np.array([7, 8]), np.array([7, 8]))
     assert np.isfinite(p).all() and ((p >= 0) & (p <= 1)).all()
