@@ -171,8 +171,8 @@ def test_on_a_gpu_in_bf16(tiny_clip: Path, colored: Path, tune: str) -> None:
         ({"image_encoder": "efficientnet_lite0"}, "looks at the images itself"),
         ({"image_encoder": "features", "tune": "full"}, "looks at the images itself"),
         ({"text_encoder": "features"}, "leave text_encoder out"),
-        ({"encoder": None, "image_encoder": nn.Identity()}, "image_encoder"),
-        ({"encoder": None, "image_encoder": nn.Linear(3, 3)}, "image_encoder"),
+        ({"encoder": None, "image_encoder": nn.Identity()}, r"image_encoder Identity must map \(B, 3, H, W\)"),
+        ({"encoder": None, "image_encoder": nn.Linear(3, 3)}, "image_encoder Linear fails on images"),
     ],
 )
 def test_encoders_that_cannot_be(tiny_clip: Path, changes: dict[str, Any], message: str) -> None:
