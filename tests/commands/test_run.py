@@ -314,9 +314,8 @@ def test_the_worst_pair_is_that_of_the_lowest_score() -> None:
     fitted.correspondence_, fitted.threshold_, fitted.noise_rate_ = np.array([0.6, 0.1], np.float32), 0.5, math.nan
     fitted.quarantined_, fitted.history_ = {}, []
     rows = [("doubtful", 0, "stands out", 0.6, ""), ("doubtful", 1, "flagged", 0.1, "")]  # as issues.csv lists them
-    issues = pa.Table.from_pylist(
-        [dict(zip(("issue", "pair_id", "key", "score", "why"), r, strict=True)) for r in rows]
-    )
+    names = ("issue", "pair_id", "key", "score", "why")
+    issues = pa.Table.from_pylist([dict(zip(names, row, strict=True)) for row in rows])
     assert _result(fitted, {}, issues)["worst"] == "pair 1, key flagged, correspondence 0.100"
 
 

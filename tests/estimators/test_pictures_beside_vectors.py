@@ -45,10 +45,9 @@ def test_a_plan_by_auto_is_that_of_memory_however_many_rows_there_are(pictures: 
     fit_run(Recipe.resolve(None, overrides=["text_encoder=features"], options=options), out=tmp_path / "run")
     plans = []
     for name, streamed_from in (("memory", 10**9), ("many", 0)):
-        made = rematch_run(
-            Run(tmp_path / "run"), tmp_path / f"{name}.parquet", RepairSettings(), streamed_from=streamed_from
-        )
+        plan = tmp_path / f"{name}.parquet"
+        made = rematch_run(Run(tmp_path / "run"), plan, RepairSettings(), streamed_from=streamed_from)
         assert made.streamed == (not pictures and streamed_from == 0)
-        plans.append(RepairPlan.load(tmp_path / f"{name}.parquet"))
+        plans.append(RepairPlan.load(plan))
     assert plans[0].summary().repaired > (50 if pictures else 0)
     assert plans[0].table.equals(plans[1].table)

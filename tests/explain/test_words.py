@@ -26,9 +26,8 @@ def corpus(seed: int = 0) -> tuple[Pairs, np.ndarray, np.ndarray]:
     shown = topic.copy()
     wrong = rng.random(N) < 0.2
     shown[wrong] = (topic[wrong] + rng.integers(1, 4, int(wrong.sum()))) % 4
-    captions = [
-        " ".join(["the photograph shows", *rng.choice(TOPICS[names[t]].split(), 3, replace=False)]) for t in shown
-    ]
+    words = [rng.choice(TOPICS[names[t]].split(), 3, replace=False) for t in shown]
+    captions = [" ".join(["the photograph shows", *some]) for some in words]
     centres = rng.normal(size=(4, 16))
     images = centres[topic] + 0.3 * rng.normal(size=(N, 16))
     return Pairs.from_arrays(captions, features=images[:, None].astype(np.float32)), topic, wrong

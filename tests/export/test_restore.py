@@ -125,9 +125,8 @@ def strict_inside() -> pa.Table:
 
 def with_truth() -> pa.Table:
     wrong = [None if i == 2 else i % 3 == 0 for i in range(N)]
-    return pa.table(
-        columns(N, true_mismatch=wrong, true_key=[f"k{(i + 1) % N}" if w else None for i, w in enumerate(wrong)])
-    )
+    keys = [f"k{(i + 1) % N}" if w else None for i, w in enumerate(wrong)]
+    return pa.table(columns(N, true_mismatch=wrong, true_key=keys))
 
 
 def truth_of_lists() -> pa.Table:

@@ -86,9 +86,8 @@ def test_columns_are_told_from_the_parts_of_a_struct_of_that_name(tmp_path: Path
 
 def test_categories_of_image_paths_are_lent_like_paths(tmp_path: Path, make_plan: Any) -> None:
     write_pictures(tmp_path, [f"{i}.png" for i in range(6)])
-    paths = pa.chunked_array(
-        [pa.array([f"{i}.png" for i in some]).dictionary_encode() for some in ([0, 1, 2], [3, 4, 5])]
-    )
+    halves = (pa.array([f"{i}.png" for i in some]) for some in ([0, 1, 2], [3, 4, 5]))
+    paths = pa.chunked_array([half.dictionary_encode() for half in halves])
     table = pa.table({"image": paths, "caption": [f"text {i}" for i in range(6)]})
     pairs = load_pairs(write_table(tmp_path / "in.parquet", table, row_group_size=3), reader="parquet")
     plan = plan_of(pairs, ["rematch_image", "keep", "rematch_image", *["keep"] * 3], [4, None, 1, None, None, None])

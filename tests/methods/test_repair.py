@@ -111,10 +111,8 @@ def replaced_by_hand(procedure: Any, view: EpochContext, f: Any, *, image: bool)
     kept = (f.texts if image else f.images).detach().numpy()
     chosen = []
     for z in kept:
-        nearest = sorted(range(len(same)), key=lambda j: float(np.linalg.norm(same[j] - z)))[
-            : procedure.method.neighbours
-        ]
-        chosen.append(max(nearest, key=lambda j: float(other[j] @ z)))
+        nearest = sorted(range(len(same)), key=lambda j: float(np.linalg.norm(same[j] - z)))
+        chosen.append(max(nearest[: procedure.method.neighbours], key=lambda j: float(other[j] @ z)))
     given = other[chosen]
     y = []
     for z, g in zip(kept, given, strict=True):

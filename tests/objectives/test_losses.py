@@ -112,9 +112,8 @@ def test_value_and_gradient_are_those_of_the_double_loop(name: str) -> None:
 @pytest.mark.parametrize("kind", ["log", "tan", "gce", "exp"])
 def test_a_confident_batch_in_float32(kind: str) -> None:
     """A wrong answer of probability 1 is finite; a right one leaves next to nothing, and never less than nothing."""
-    right, wrong = (
-        ComplementaryLoss(tau=0.01, kind=kind)(S, torch.ones(64)) for S in (torch.eye(64), torch.eye(64).flip(0))
-    )
+    loss, S = ComplementaryLoss(tau=0.01, kind=kind), torch.eye(64)
+    right, wrong = loss(S, torch.ones(64)), loss(S.flip(0), torch.ones(64))
     assert bool((right >= 0).all()) and (kind == "exp" or float(right.max()) < 1e-5)
     assert bool(torch.isfinite(wrong).all()) and float(wrong.min()) > 0.9
 

@@ -15,9 +15,8 @@ def test_values_of_ncr() -> None:
     theirs = pair_loss_mean(torch.tensor(S4)) * 3 / 4
     assert theirs.tolist() == pytest.approx(EVAL_LOSS, abs=1e-7)
     assert [1 - v / 0.4 for v in theirs.tolist()] == pytest.approx([1.0, 0.75625, 0.20625, 0.95625], abs=1e-6)
-    assert prediction(torch.tensor(S4)).tolist() == pytest.approx(
-        [max(0, 1 - v * 4 / 3 / 0.4) for v in EVAL_LOSS], abs=1e-6
-    )
+    wanted = [max(0, 1 - v * 4 / 3 / 0.4) for v in EVAL_LOSS]
+    assert prediction(torch.tensor(S4)).tolist() == pytest.approx(wanted, abs=1e-6)
 
 
 def test_prediction_of_equal_similarities_is_no_rounding() -> None:

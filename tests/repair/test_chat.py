@@ -105,9 +105,8 @@ def test_what_is_no_caption_is_counted_and_named(line: Callable[[Any], str], kin
     writer = ChatWriter(ChatSettings(model="m"), [answers], tmp_path / "rest.jsonl")
     new = recaption(pairs, plan, writer, by_colour)
     usable = kind == "doubled ids"
-    assert new.summary().recaptioned == 5 + usable and new.table["action"][0].as_py() == (
-        "recaption" if usable else "drop"
-    )
+    assert new.summary().recaptioned == 5 + usable
+    assert new.table["action"][0].as_py() == ("recaption" if usable else "drop")
     assert all(caption is None or caption for caption in new.table["caption"].to_pylist())
     assert f"  1 {kind}, such as line {7 + usable} of {answers}" in writer.report() and writer.problems == {kind: 1}
     assert lines_of(tmp_path / "rest.jsonl") == [first] * (not usable)  # so it can be asked again

@@ -313,9 +313,8 @@ def test_the_transport_sees_through_a_hub() -> None:
     pairs = make_pairs([f"text {i}" for i in truth], z_image, truth=truth)
     right = {}
     for strategy in ("nearest", "ot"):
-        plan = plan_repairs(
-            pairs, np.zeros(n), z_image, z_text, scorer, threshold=0.1, targets="text", strategy=strategy
-        )
+        how = {"threshold": 0.1, "targets": "text", "strategy": strategy}
+        plan = plan_repairs(pairs, np.zeros(n), z_image, z_text, scorer, **how)
         right[strategy] = sum(c == f"text {i}" for i, c in enumerate(columns(plan)["caption"]))
     assert right == {"nearest": n - 2, "ot": n}
 
