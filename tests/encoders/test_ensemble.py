@@ -32,15 +32,13 @@ def test_the_similarity_is_the_mean(n: int, local: bool) -> None:
     keep = torch.ones(n, 3, dtype=torch.bool)
     keep[0, 1] = False
     states = model(images, keep, tokens)
-    mean = sum((m.similarity(*m(images, keep, tokens)) for m in members), torch.zeros(n, n)) / 2
+    each = [(m, *m(images, keep, tokens)) for m in members]
+    mean = sum(m.similarity(image, text) for m, image, text in each) / 2
     torch.testing.assert_close(model.similarity(*states), mean)
     torch.testing.assert_close(model.paired_similarity(*states), mean.diagonal())
     vectors = [model.vector(s) for s in states]
     assert all(v.shape == (n, 12) for v in vectors) and model.dim == 12 and model.local is local
     torch.testing.assert_close(vectors[0].norm(dim=1), torch.ones(n))
-    cosine = sum(
-        (m.vector(i) @ m.vector(t).T for m, (i, t) in ((m, m(images, keep, tokens)) for m in members)),
-        torch.zeros(n, n),
-    )
+    cosine = sum(m.vector(image) @ m.vector(text).T for m, image, text in each)
     torch.testing.assert_close(vectors[0] @ vectors[1].T, cosine / 2)  # of the vectors: the mean cosine
     assert isinstance(states[0], Local) is local

@@ -15,7 +15,7 @@ from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError
 from cleanpairs.encoders.libraries import load_encoder
 from cleanpairs.encoders.pretrained import PretrainedCLIP
 from tests.encoders.conftest import edit, pictures, save_bert
-from tests.helpers import assert_raises
+from tests.helpers import assert_raises, reloaded
 
 pytest.importorskip("transformers")
 
@@ -56,10 +56,8 @@ def test_a_model_of_sentence_transformers(
     np.testing.assert_allclose(encoder.encode_texts(texts), own.encode_texts(texts), atol=1e-5)
     np.testing.assert_allclose(encoder.encode_images(pictures()), own.encode_images(pictures()), atol=1e-5)
     model = ClipScore(model=sentence_models["clip"], device="cpu", normalise="none").fit(colored)
-    model.save_pretrained(tmp_path / "model")
-    np.testing.assert_allclose(
-        ClipScore.from_pretrained(tmp_path / "model").score_pairs(colored), model.correspondence_, atol=1e-6
-    )
+    again = reloaded(model, tmp_path, colored)
+    np.testing.assert_allclose(again.score_pairs(colored), model.correspondence_, atol=1e-6)
     with pytest.raises(ConfigError, match="tune='lora' trains on"):
         CRCL(encoder=sentence_models["clip"], tune="lora", epochs=1, refine_epochs=()).fit(colored)
 

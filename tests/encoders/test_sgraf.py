@@ -58,14 +58,10 @@ def one_pair(model: Any, regions: Tensor, words: Tensor) -> Tensor:
 
 
 def caption_by_caption(model: Any, images: Local, texts: Local) -> Tensor:
-    def part(state: Local, k: int) -> Tensor:
-        return state.parts[k, : int(state.lengths[k])]
-
-    rows = [
-        torch.stack([one_pair(model, part(images, i), part(texts, t)) for t in range(len(texts.parts))])
-        for i in range(len(images.parts))
-    ]
-    return torch.stack(rows)
+    regions, words = (
+        [part[: int(n)] for part, n in zip(state.parts, state.lengths, strict=True)] for state in (images, texts)
+    )
+    return torch.stack([torch.stack([one_pair(model, r, w) for w in words]) for r in regions])
 
 
 @pytest.mark.parametrize("block", [1, 1 << 24], ids=["a-caption-a-block", "one-block"])

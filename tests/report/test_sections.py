@@ -94,11 +94,8 @@ def test_groups_of_the_same_image_and_the_same_text() -> None:
 
 def test_donors_are_counted() -> None:
     pairs = Pairs.from_arrays([f"c{i}" for i in range(8)], images=[png(i) for i in range(8)])
-    out = replace(
-        outcome(np.full(8, 0.9)),
-        kind=np.array(["repaired"] * 5 + ["kept"] * 3, dtype=object),
-        donor=np.array([7, 6, 7, 7, 6, -1, -1, 0]),
-    )
+    kind, donor = np.array(["repaired"] * 5 + ["kept"] * 3, dtype=object), np.array([7, 6, 7, 7, 6, -1, -1, 0])
+    out = replace(outcome(np.full(8, 0.9)), kind=kind, donor=donor)
     found = donors(Cards(pairs, out), 9)
     assert [(i, uses) for i, uses, _ in found] == [(7, 3), (6, 2)]
     assert donors(Cards(pairs, outcome(np.ones(8))), 9) == []

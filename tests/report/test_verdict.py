@@ -35,14 +35,12 @@ def plan(pairs: Pairs, y: np.ndarray, repaired: int, confidence: float | None) -
 
 
 def corpus(wrong: np.ndarray | None = None) -> Pairs:
-    pairs = Pairs.from_arrays(
-        [f"caption {i}" for i in range(N)], features=np.random.default_rng(1).normal(size=(N, 1, 4)).astype(np.float32)
-    )
+    features = np.random.default_rng(1).normal(size=(N, 1, 4)).astype(np.float32)
+    pairs = Pairs.from_arrays([f"caption {i}" for i in range(N)], features=features)
     if wrong is None:
         return pairs
-    return replace(
-        pairs, true_mismatch=wrong, true_key=[f"other {k}" if w else k for k, w in zip(pairs.keys, wrong, strict=True)]
-    )
+    keys = [f"other {k}" if w else k for k, w in zip(pairs.keys, wrong, strict=True)]
+    return replace(pairs, true_mismatch=wrong, true_key=keys)
 
 
 def told(y: np.ndarray, made: RepairPlan, pairs: Pairs, result: Any, found: Any, truth: Any = None) -> dict[str, Any]:

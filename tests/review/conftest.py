@@ -53,11 +53,8 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
     captions = [" ".join(rng.choice(TOPICS[t].split(), 3, replace=False)) + f" {i}" for i, t in enumerate(written)]
     captions[40:46], captions[60], captions[3] = ["click here for more"] * 6, EVIL, "sea \u202e txt"
     file = tmp_path_factory.mktemp("review") / "data.parquet"
-    columns = {
-        "key": [f"k{i:03d}" for i in range(N)],
-        "image": [picture(i, size=(320, 240)) for i in range(N)],
-        "caption": captions,
-    }
+    images = [picture(i, size=(320, 240)) for i in range(N)]
+    columns = {"key": [f"k{i:03d}" for i in range(N)], "image": images, "caption": captions}
     pairs = load_pairs(write_table(file, columns))
     y = np.where(wrong, rng.beta(1, 6, N), rng.beta(6, 1, N)).astype(np.float32)
     y[QUARANTINED] = np.nan
