@@ -1,7 +1,5 @@
 """Work that workers of their own import: a module's source, for each engine to put where its workers look."""
 
-import pytest
-
 WORKS = '''
 import os
 import signal
@@ -35,9 +33,3 @@ class Squares:
         path.write_text(" ".join(str(r * r) for r in rows))
         return {"process": os.getpid(), "threads": [torch.get_num_threads(), pa.cpu_count()]}
 '''
-
-
-@pytest.fixture(scope="session")
-def squares_source() -> str:
-    """Source of a module with ``Squares``."""
-    return WORKS

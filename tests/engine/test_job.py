@@ -1,5 +1,6 @@
 """A job is done once: after errors, kills and torn manifests it goes on where it was."""
 
+import importlib
 import json
 import os
 import sys
@@ -17,6 +18,7 @@ from cleanpairs.core.limits import limited
 from cleanpairs.data.source import read_cached, write_cached
 from cleanpairs.engine import Partition, make_engine, plan_partitions, remove_job, run_partitions
 from cleanpairs.engine.work import MANIFEST
+from tests.engine.conftest import WORKS
 from tests.helpers import assert_raises
 
 
@@ -51,12 +53,10 @@ def text(folder: Path) -> str:
 
 
 @pytest.fixture
-def works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, squares_source: str) -> Iterator[Any]:
+def works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The module ``squares_for_workers``, which other processes can import too."""
-    import importlib
-
     (tmp_path / "modules").mkdir()
-    (tmp_path / "modules" / "squares_for_workers.py").write_text(squares_source)
+    (tmp_path / "modules" / "squares_for_workers.py").write_text(WORKS)
     monkeypatch.syspath_prepend(str(tmp_path / "modules"))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "modules"))
     yield importlib.import_module("squares_for_workers")

@@ -24,6 +24,7 @@ from cleanpairs.export import writing
 from cleanpairs.ops import search
 from cleanpairs.repair.settings import RepairSettings
 from tests.commands.test_rematch import fit, write
+from tests.engine.conftest import WORKS
 from tests.engine.test_job import PARTITIONS, WHOLE, text
 from tests.helpers import assert_raises
 
@@ -34,13 +35,13 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory, squares_source: str) -> Iterator[Any]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Two machines with a processor each, which know the module ``squares_for_ray``."""
     import ray
     from ray.cluster_utils import Cluster
 
     folder = tmp_path_factory.mktemp("modules")
-    (folder / "squares_for_ray.py").write_text(squares_source)
+    (folder / "squares_for_ray.py").write_text(WORKS)
     sys.path.insert(0, str(folder))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OMP_NUM_THREADS", "1")  # the last bit of a sum depends on the threads that add it up
