@@ -41,6 +41,9 @@ class SimilarityNumbers:
     weights : tuple of float
         Weights of the regression's score, tried in this order.
 
+    directions : int
+        Main directions of a side's vectors by which its mismatched pairs are told from others.
+
     near_share : float
         Share of near null pairs in the comparison of these weights.
 
@@ -67,6 +70,7 @@ class SimilarityNumbers:
     exact: int = 8192
     folds: int = 5
     weights: tuple[float, ...] = (0.0, 0.1, 0.2, 0.4, 0.8, 1.6)
+    directions: int = 8
     near_share: float = 0.2
     few_wrong: float = 0.03
     few_random: float = 0.15
@@ -347,8 +351,13 @@ def _agreement(pairs: VectorPairs, seed: int, sample: bool = False) -> Similarit
     )
     observed, null_scores, near_scores = joined[best]
     near_scores = near_scores[matched[judged[2]].min(axis=0) > 0.5]  # what is like a wrong caption is random, or right
-    correction, weight = NUMBERS.weights[best], weights_by_twins(pairs.image_group, pairs.text_group, null[1], matched)
+    correction, sides = NUMBERS.weights[best], [Centred(side) for side in (pairs.images, pairs.texts)]
     added, added_null = ((alone[k] - scales[0, 0]) / scales[0, 1] + correction * predicted[k] for k in (0, 1))
+    weight = weights_by_twins(pairs.image_group, pairs.text_group, null[1], matched)
+    calibration = calibrate(added, added_null, weight=weight, by_score=True, draws=0)
+    assert calibration is not None
+    weight *= _likely_mismatched(sides, null, calibration.mismatched(positions(added, added)))
+    weight /= weight.mean()
     calibration = calibrate(added, added_null, weight=weight, by_score=True, seed=seed)
     random = calibration if sample else calibrate(observed, null_scores, weight=weight, by_score=True, draws=0)
     assert calibration is not None and random is not None
@@ -360,7 +369,6 @@ def _agreement(pairs: VectorPairs, seed: int, sample: bool = False) -> Similarit
     calibration = near or calibration
     judge = doubted(calibration, len(pairs)) or calibration
     matched = 1 - judge.mismatched(positions(observed, observed))
-    sides = [Centred(side) for side in (pairs.images, pairs.texts)]
     means, covariances = np.stack([side.mean for side in sides]), np.stack([side.covariance for side in sides])
     probability = ScoreProbability.by(judge, added)
     model = SimilarityModel(background, maps, means, covariances, scales, correction, probability, matched)
@@ -386,6 +394,21 @@ def _folds_and_null(pairs: VectorPairs, seed: int) -> tuple[np.ndarray, np.ndarr
         both = null_pairs(pairs.image_group[rows], pairs.text_group[rows], seed)
         nulls.append(np.stack([rows[side] for side in both]))
     return fold, np.concatenate(nulls, axis=1)
+
+
+def _likely_mismatched(sides: list[Centred], null: np.ndarray, mismatched: np.ndarray) -> np.ndarray:
+    """How likely the image and the caption of null pairs (2, K) are to be of mismatched pairs, (K,).
+
+    By least squares of P(mismatched) (N,) on a side's main directions and on the spread of its cosines with all of the
+    other side. Where sources differ in noise and in difficulty, null pairs of the noisy one count more.
+    """
+    likely = np.ones(null.shape[1])
+    for own, other, rows in zip(sides, sides[::-1], null, strict=True):
+        main = own.vectors @ np.linalg.eigh(own.covariance)[1][:, -NUMBERS.directions :]
+        x = np.column_stack([np.ones(len(main)), other.spread(own.given), main])
+        fitted = x @ np.linalg.lstsq(x, mismatched)[0]
+        likely *= np.clip(fitted, mismatched.mean() / 10, 1)[rows]
+    return likely
 
 
 def _within(pairs: VectorPairs, background: Background, image: np.ndarray, text: np.ndarray) -> np.ndarray:

@@ -313,6 +313,19 @@ def test_rate_and_probabilities_without_a_training(wrong: float) -> None:
     assert 2 * (flagged & truth).sum() / (flagged.sum() + truth.sum()) > 0.9
 
 
+@pytest.mark.parametrize("wrong", [(0.01, 0.5), (0.5, 0.01)])
+def test_sources_that_differ_in_noise_and_difficulty_are_judged_together(wrong: tuple[float, float]) -> None:
+    """Without weights the null pairs of the source with few wrong captions decide how those of the other one score."""
+    easy, hard = cone(600, wrong[0]), cone(600, wrong[1], spread=1.6, seed=100)
+    images, texts, at, truth = (np.concatenate(both) for both in zip(easy, hard, strict=True))
+    at[600:] += 600
+    found = similarity_agreement(VectorPairs(images, texts, np.arange(1200), at))
+    assert found is not None
+    estimate, flagged = found.calibration.noise_rate(1200), found.matched < 0.5
+    assert estimate.low <= truth.mean() <= estimate.high
+    assert 2 * (flagged & truth).sum() / (flagged.sum() + truth.sum()) > 0.9
+
+
 @pytest.mark.parametrize(("n", "wrong"), [(200, 0.1), (400, 0.4), (800, 0.1)])
 def test_captions_of_images_that_are_not_in_the_data_are_counted(n: int, wrong: float) -> None:
     """A wrong pair whose right partners are elsewhere scores above random pairs, whose partners are in the data."""
