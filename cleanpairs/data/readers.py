@@ -35,7 +35,7 @@ from cleanpairs.data.source import TABLES, Source, cache_folder, digest_of, read
 from cleanpairs.data.table_reader import FAULT, chosen_split, load_rows
 from cleanpairs.data.text import concerns_caption
 from cleanpairs.data.writing import cached_tables, write_tables
-from cleanpairs.ops.columns import flat_type, is_list, list_lengths, one_array, taken
+from cleanpairs.ops.columns import as_schema, flat_type, is_list, list_lengths, one_array, plain_schema, taken
 
 
 def fitting(data: str) -> Iterator[str]:
@@ -331,7 +331,9 @@ def _as_parquet(data: Any, split: str | None, text: str | None) -> Path:
                 }
                 data = pa.Table.from_pandas(data.assign(**texts), preserve_index=False)
     elif dataset is None and (hasattr(data, "__arrow_c_stream__") or isinstance(data, pa.RecordBatch)):
-        data = pa.table(data)
+        with reading(f"the {type(data).__name__}", "taken as a table", KeyError):  # two columns of one name
+            table = pa.table(data)
+            data = as_schema(table, plain_schema(table.schema))  # Parquet has no dictionary of views, as polars has
     if dataset is None and not isinstance(data, pa.Table):
         raise DataError(
             "pairs are read from a path, a Dataset, a DataFrame, a pyarrow Table, a dict of columns, a list of dicts "

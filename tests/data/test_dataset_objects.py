@@ -63,6 +63,17 @@ def test_every_kind_of_object_is_the_same_corpus(dataset: datasets.Dataset) -> N
     assert_not_loaded("the data cannot be taken as a table", {"caption": ["a"], "image": [b"", b""]})
 
 
+def test_categories_of_polars_and_two_columns_of_one_name() -> None:
+    texts = pa.DictionaryArray.from_arrays(
+        pa.array([0, 1, None, 0], pa.uint32()), pa.array(["a", "b"], pa.string_view())
+    )
+    table = pa.table({"caption": texts, "image_features": [[0.5, k] for k in range(4)]})
+    assert load_pairs(table).captions == ["a", "b", "", "a"]
+    assert_not_loaded(
+        'the Table cannot be taken as a table: .*"caption" exists 2 times', table.append_column("caption", texts)
+    )
+
+
 @pytest.mark.parametrize(
     ("data", "options", "said"),
     [
