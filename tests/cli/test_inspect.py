@@ -318,6 +318,7 @@ def test_where_a_run_may_not_lie(in_process: Command, folder: Path, monkeypatch:
     assert_refused(done, 2, "killed as it began", "give the whole command again")
     for name in ("/", "//", ""):
         assert_refused(in_process("demo", "--out", name), 2, "has no name")
+    assert_refused(in_process("fit", folder, "--out", "s3://a/run"), 2, "an output cannot be a URL")
 
 
 def test_the_data_is_no_validation_and_data_without_a_pair_is_named(in_process: Command, folder: Path) -> None:

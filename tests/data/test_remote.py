@@ -174,6 +174,26 @@ def test_errors_of_a_file_system_name_the_url(bucket: fsspec.AbstractFileSystem,
         load_pairs("memory://bucket/b.parquet", allow_urls=True)
 
 
+def test_what_a_store_refuses_and_a_bucket_that_is_missing(bucket: fsspec.AbstractFileSystem, monkeypatch: Any) -> None:
+    url = "memory://bucket/a.parquet"
+    bucket.pipe("/bucket/a.parquet", parquet("a"))
+    load_pairs(url, allow_urls=True)
+
+    def says(error: Exception) -> Any:
+        def refuse(*_: object, **__: object) -> object:
+            raise error
+
+        return refuse
+
+    forbidden = PermissionError(13, "Forbidden")  # of s3fs, all that S3 tells of a file that may be listed alone
+    for name in ("open", "info"):
+        with monkeypatch.context() as patch:
+            patch.setattr(type(bucket), name, says(forbidden))
+            assert_not_loaded(f"{url} may not be read with these credentials.*: Forbidden$", url, allow_urls=True)
+    monkeypatch.setattr(type(bucket), "info", says(FileNotFoundError("The specified bucket does not exist")))
+    assert_not_loaded(f"^no such input: the bucket of {url}$", url, allow_urls=True)
+
+
 @pytest.mark.parametrize("silent", [True, False])
 def test_a_server_that_falls_silent_is_told(bucket: fsspec.AbstractFileSystem, monkeypatch: Any, silent: bool) -> None:
     bucket.pipe("/bucket/a.parquet", parquet("a"))
@@ -237,8 +257,10 @@ def test_a_url_that_is_none_and_a_name_that_no_file_here_can_have(bucket: fsspec
 def test_a_signature_in_an_address_is_not_shown() -> None:
     for url in ("https://me:word@example.org/a b.parquet?X-Sig=1#2", "HTTPS://example.org/a.parquet?X=@"):
         assert without_secrets(url) == url.replace("me:word@", "").split("?")[0]
-    for name in ("s3://bucket/a?b@c.parquet", "/a?b@c.parquet"):
+    for name in ("s3://bucket/a?b@c.parquet", "/a?b@c.parquet", "abfs://box@account.net/a:b@c.npy"):
         assert without_secrets(name) == name
+    assert without_secrets("s3://me:word@bucket/a.npy") == "s3://bucket/a.npy"
+    assert_raises(ConfigError, "^s3://bucket/a.npy was given with a password", fetch, "s3://me:word@bucket/a.npy", True)
 
 
 # -- HTTP -------------------------------------------------------------------------------------------------------------

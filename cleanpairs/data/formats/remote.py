@@ -72,6 +72,8 @@ def fetch(data: str, allow_urls: bool) -> str:
             f"{shown} has a protocol that is not known, or one behind another: URLs begin with one of "
             f"{', '.join(name + '://' for name in protocols)}"
         )
+    if scheme not in ("http", "https") and data != without_secrets(data):
+        raise ConfigError(f"{shown} was given with a password: leave it out, and set the store's environment variables")
     if not allow_urls:
         if scheme == "hf":
             raise ConfigError(f"{shown} is on the hub, which is not asked for what a file names: name it yourself")
@@ -145,7 +147,10 @@ def _others(url: str) -> list[_Remote]:
     except ImportError as error:
         raise ConfigError(f"{url} needs a package that is not installed: {error}") from error
     except FileNotFoundError as error:
-        raise MissingInputError(f"no such input: {url}") from error
+        what = "the bucket of " if "bucket does not exist" in str(error) else ""
+        raise MissingInputError(f"no such input: {what}{url}") from error
+    except PermissionError as error:
+        raise _refused(url, error) from error
     except Exception as error:  # each of these file systems raises its own
         raise DataError(f"{url} cannot be reached: {error_text(error)}") from error
 
@@ -201,7 +206,10 @@ def urls_in_errors() -> Iterator[None]:
 
 
 def without_secrets(text: str) -> str:
-    """``text``. Of a web address neither user nor query: they may hold a password or a signature."""
+    """``text``. Of a web address neither user nor query: they may hold a password or a signature. Of other URLs no user
+    with a password.
+    """
+    text = re.sub(r"^(\w+://)[^/@]*:[^/]*@", r"\1", text)
     return re.sub(r"^(https?://)(?:[^/?#]*@)?([^?#]*).*", r"\1\2", text, flags=re.IGNORECASE | re.DOTALL)
 
 
@@ -229,6 +237,13 @@ def open_remote(path: str) -> Any:
         return file
     except FileNotFoundError as error:
         raise DataError(f"{pointer['url']} is not there any more") from error
+    except PermissionError as error:
+        raise _refused(pointer["url"], error) from error
+
+
+def _refused(url: str, error: PermissionError) -> DataError:
+    """The error where a store refuses a file, whose answer may be one word."""
+    return DataError(f"{url} may not be read with these credentials, or without any: {error_text(error)}")
 
 
 def is_public(address: str) -> bool:
