@@ -249,7 +249,8 @@ def vector_groups(array: np.ndarray) -> np.ndarray:
     """Content hash (M,) int64 of each image's vectors, as float32: the same in every precision that holds them."""
     groups = np.empty(len(array), dtype=np.int64)
     for rows in blocks(len(array), 1024):
-        block = np.ascontiguousarray(array[rows], dtype=np.float32)
+        with np.errstate(over="ignore"):  # what float32 cannot hold is quarantined
+            block = np.ascontiguousarray(array[rows], dtype=np.float32)
         groups[rows] = [content_hash(row.data) for row in block.reshape(len(block), -1).view(np.uint8)]
     return groups
 
@@ -274,7 +275,8 @@ def comparable_vectors(array: np.ndarray, what: str = "vector") -> tuple[np.ndar
     ``what``: their name in the reasons.
     """
     size = largest_numbers(array)
-    kinds = {"is zero": size < 1e-18, NOT_FINITE: ~np.isfinite(size)}  # the square of 1e-18 is 0 in float32
+    most = np.finfo(np.float32).max
+    kinds = {"is zero": size < 1e-18, NOT_FINITE: ~(size <= most)}  # the square of 1e-18 is 0 in float32
     if kinds[NOT_FINITE].any():
         array = np.array(array)
         array[kinds[NOT_FINITE]] = 0
