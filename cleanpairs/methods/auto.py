@@ -272,12 +272,8 @@ class Auto(PairCleaner):
     def _set_noise_rate(self, fit: Fit) -> None:
         training = _training(fit)
         known = training.known
-        same = known.by_similarity or known.plants_similar_pairs or not len(known.agreement.null)
         groups, calibration = known.agreement.group_noise_rate, training.calibration
-        other = None if same else known.agreement.noise_rate
-        if groups is not None and other is not None:  # of pairs whose group is right, as the calibration is
-            other = 1 - (1 - other) / max(1 - groups.value, 1e-12)
-        rate = noise_rate(calibration, len(fit.usable), other=other)
+        rate = noise_rate(calibration, len(fit.usable), other=training.evidence_rate)
         if groups is not None and groups.value and calibration is not None:
             rate = rate.joined(groups)
             calibration = calibration if np.isnan(rate.value) else calibration.moved(rate.value)

@@ -296,7 +296,24 @@ class AutoTraining(TrainingStrategy):
         assert found is not None  # there are enough of both
         if draws:
             self.calibration = found
+            if self.is_denied:  # networks that learned little call nearly all pairs mismatched
+                return known.agreement.matched
         return matched(found, order, observed) * known.group_matched
+
+    @property
+    def is_denied(self) -> bool:
+        """Whether the untrained agreement denies the rate of the calibration."""
+        found = self.calibration
+        return found is not None and found.noise_rate(len(self.w)).is_denied(self.evidence_rate)
+
+    @property
+    def evidence_rate(self) -> float | None:
+        """The noise rate by the untrained agreement, among pairs of the right group. None: it tells none."""
+        known = self.known
+        if known.by_similarity or known.plants_similar_pairs or not len(known.agreement.null):
+            return None
+        of_groups = 0.0 if (groups := known.agreement.group_noise_rate) is None else groups.value
+        return 1 - (1 - known.agreement.noise_rate) / max(1 - of_groups, 1e-12)
 
     def final_label(self, view: EpochContext, own: np.ndarray) -> np.ndarray:
         """Probability of being matched after the last stage, by the calibration of the first.
@@ -317,7 +334,7 @@ class AutoTraining(TrainingStrategy):
         weights = self.w if self.calibration is None else matched(self.calibration, score, score)
         order = self.joined(view, own, self.w, weights, given.observed, np.zeros((2, 0), np.int64))
         order += self.rank_weight * ranks(given.observed)
-        if self.calibration is not None:
+        if self.calibration is not None and not self.is_denied:
             return matched(self.calibration, order, order[self.judged]) * self.known.group_matched
         split = split_in_two(order / max(float(order.max()), 1e-12))
         nothing_known = not self.known.by_similarity and not len(self.known.null)

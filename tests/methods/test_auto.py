@@ -14,6 +14,7 @@ from cleanpairs import Auto, ClipScore, Pairs, apply_noise, inject_noise
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.correspondence.agreement import NeighbourAgreement, normalised_agreement, nothing_known
 from cleanpairs.correspondence.calibration import Estimate, positions
+from cleanpairs.datasets import load_clipart
 from cleanpairs.estimators import PairScorer, scorer
 from cleanpairs.estimators.spaces import frozen_spaces
 from cleanpairs.methods import auto_training, untrained
@@ -233,6 +234,13 @@ def test_too_few_pairs_to_plant_leave_the_noise_rate_undetermined(pairs: Pairs) 
 def test_few_of_the_right_pairs_are_flagged_where_the_noise_rate_is_undetermined(method: type[PairScorer]) -> None:
     model = method(text_encoder="features", require_dependence=False).fit(vector_pairs(600, 0, 9.0)[0])
     assert np.isnan(model.noise_rate_) and (model.correspondence_ < model.threshold_).mean() < 0.08
+
+
+def test_clean_pairs_are_kept_where_the_networks_learn_little() -> None:
+    """Of so few pairs they cannot tell the planted ones from the others, but the untrained agreement can."""
+    pairs = load_clipart().select(np.arange(120))
+    model = Auto(random_state=0).fit(pairs)
+    assert np.isnan(model.noise_rate_) and (model.correspondence_ < model.threshold_).mean() < 0.1
 
 
 @pytest.mark.parametrize("retrieval", [False, True])
