@@ -70,7 +70,7 @@ class SimilarityNumbers:
     exact: int = 8192
     folds: int = 5
     weights: tuple[float, ...] = (0.0, 0.1, 0.2, 0.4, 0.8, 1.6)
-    directions: int = 8
+    directions: int = 2
     near_share: float = 0.2
     few_wrong: float = 0.03
     few_random: float = 0.15
