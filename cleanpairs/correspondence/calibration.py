@@ -66,10 +66,6 @@ class Estimate:
         pairs = ((self.value, other.value), (self.low, other.low), (self.high, other.high))
         return Estimate(*(1 - (1 - a) * (1 - b) for a, b in pairs))
 
-    def is_denied(self, other: float | None, apart: float = 0.1) -> bool:
-        """Whether an estimate by other scores, if there is one, is farther than ``apart`` from the interval."""
-        return other is not None and not self.low - apart <= other <= self.high + apart
-
     def determined(self, widest: float = 0.3) -> "Estimate":
         """The same. Undetermined where the interval is wider than ``widest``."""
         return self if self.high - self.low <= widest else UNDETERMINED
@@ -631,7 +627,7 @@ def mismatched_by_density(
     return np.asarray(np.interp(at, (edges[1:] + edges[:-1]) / 2, falling))
 
 
-def noise_rate(calibration: Calibration | None, n: int, *, other: float | None = None) -> Estimate:
+def noise_rate(calibration: Calibration | None, n: int, *, other: float | None = None, apart: float = 0.1) -> Estimate:
     """The noise rate of n pairs.
 
     Parameters
@@ -641,8 +637,9 @@ def noise_rate(calibration: Calibration | None, n: int, *, other: float | None =
     n : int
         How many there are.
     other : float, optional
-        An estimate of the rate by other scores. The interval grows towards it by half its distance from the rate. The
-        rate is undetermined if it is denied.
+        An estimate of the rate by other scores. The interval grows towards it by half its distance from the rate.
+    apart : float
+        Distance of ``other`` from the interval beyond which the rate is undetermined.
 
     Returns
     -------
@@ -653,7 +650,8 @@ def noise_rate(calibration: Calibration | None, n: int, *, other: float | None =
         return UNDETERMINED
     rate = calibration.noise_rate(n).determined()
     off = 0.0 if other is None else (other - rate.value) / 2  # half the range of two is their mean's standard error
-    if rate.is_denied(other) or np.isnan(rate.value):
+    contradicted = other is not None and not rate.low - apart <= other <= rate.high + apart
+    if contradicted or np.isnan(rate.value):
         return UNDETERMINED
     return Estimate(rate.value, float(max(rate.low + min(off, 0), 0)), float(min(rate.high + max(off, 0), 1)))
 

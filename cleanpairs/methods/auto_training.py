@@ -296,15 +296,7 @@ class AutoTraining(TrainingStrategy):
         assert found is not None  # there are enough of both
         if draws:
             self.calibration = found
-            if self.is_denied:  # networks that learned little call nearly all pairs mismatched
-                return known.agreement.matched
         return matched(found, order, observed) * known.group_matched
-
-    @property
-    def is_denied(self) -> bool:
-        """Whether the untrained agreement denies the rate of the calibration."""
-        found = self.calibration
-        return found is not None and found.noise_rate(len(self.w)).is_denied(self.evidence_rate)
 
     @property
     def evidence_rate(self) -> float | None:
@@ -328,13 +320,17 @@ class AutoTraining(TrainingStrategy):
         Returns
         -------
         (N,) float
-            Without planted pairs what is known untrained, or the papers' mixture.
+            Without planted pairs what is known untrained, or the papers' mixture. Where the rate is undetermined, the
+            values of the untrained agreement, in the order of all scores.
         """
         score, given = ranks(self.scores), self.known.agreement
         weights = self.w if self.calibration is None else matched(self.calibration, score, score)
         order = self.joined(view, own, self.w, weights, given.observed, np.zeros((2, 0), np.int64))
         order += self.rank_weight * ranks(given.observed)
-        if self.calibration is not None and not self.is_denied:
+        if self.calibration is not None:
+            rate, other = noise_rate(self.calibration, len(own), other=self.evidence_rate), self.evidence_rate
+            if np.isnan(rate.value) and other is not None:  # networks that learned little rank, and tell no probability
+                return np.sort(given.matched)[order.argsort().argsort()]
             return matched(self.calibration, order, order[self.judged]) * self.known.group_matched
         split = split_in_two(order / max(float(order.max()), 1e-12))
         nothing_known = not self.known.by_similarity and not len(self.known.null)
