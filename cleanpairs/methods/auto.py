@@ -273,7 +273,7 @@ class Auto(PairCleaner):
         training = _training(fit)
         known = training.known
         groups, calibration = known.agreement.group_noise_rate, training.calibration
-        rate = noise_rate(calibration, len(fit.usable), other=training.evidence_rate)
+        rate = noise_rate(calibration, len(fit.usable), other=training.untrained_rate)
         if groups is not None and groups.value and calibration is not None:
             rate = rate.joined(groups)
             calibration = calibration if np.isnan(rate.value) else calibration.moved(rate.value)

@@ -299,7 +299,7 @@ class AutoTraining(TrainingStrategy):
         return matched(found, order, observed) * known.group_matched
 
     @property
-    def evidence_rate(self) -> float | None:
+    def untrained_rate(self) -> float | None:
         """The noise rate by the untrained agreement, among pairs of the right group. None: it tells none."""
         known = self.known
         if known.by_similarity or known.plants_similar_pairs or not len(known.agreement.null):
@@ -328,7 +328,8 @@ class AutoTraining(TrainingStrategy):
         order = self.joined(view, own, self.w, weights, given.observed, np.zeros((2, 0), np.int64))
         order += self.rank_weight * ranks(given.observed)
         if self.calibration is not None:
-            rate, other = noise_rate(self.calibration, len(own), other=self.evidence_rate), self.evidence_rate
+            other = self.untrained_rate
+            rate = noise_rate(self.calibration, len(own), other=other)
             if np.isnan(rate.value) and other is not None:  # networks that learned little rank, and tell no probability
                 return np.sort(given.matched)[order.argsort().argsort()]
             return matched(self.calibration, order, order[self.judged]) * self.known.group_matched
