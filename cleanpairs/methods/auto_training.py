@@ -331,8 +331,7 @@ class AutoTraining(TrainingStrategy):
             other = self.untrained_rate
             rate = noise_rate(self.calibration, len(own), other=other)
             if np.isnan(rate.value) and other is not None:  # networks that learned little rank, and tell no probability
-                place = order.argsort().argsort()
-                return 0.999 * np.sort(given.matched)[place] + 0.001 * place / len(place)  # equal values keep the order
+                return np.sort(given.matched)[order.argsort().argsort()]
             return matched(self.calibration, order, order[self.judged]) * self.known.group_matched
         split = split_in_two(order / max(float(order.max()), 1e-12))
         nothing_known = not self.known.by_similarity and not len(self.known.null)
