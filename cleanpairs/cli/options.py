@@ -63,11 +63,9 @@ class Writes(click.Path):
         self.extra, self.in_run, self.endings = extra, in_run, endings
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Convert as click does. An empty name, that of the root and a URL are usage errors."""
+        """Convert as click does. An empty name, and that of the root, is a usage error."""
         if not str(value).strip() or not Path(value).absolute().name:
             self.fail(f"the output {value!s:.5} has no name", param, ctx)
-        if "://" in str(value):
-            self.fail("an output cannot be a URL: write it on this machine, then copy it there", param, ctx)
         return super().convert(value, param, ctx)
 
     def check_ending(self, value: Any, param: click.Parameter, ctx: click.Context) -> None:

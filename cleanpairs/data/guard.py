@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from cleanpairs.core.errors import DataError, OutputExistsError
+from cleanpairs.core.errors import ConfigError, DataError, OutputExistsError
 from cleanpairs.core.plain import plural
 from cleanpairs.data.formats.file_names import IMAGES, expand_braces
 from cleanpairs.data.label_rows import label_rows
@@ -52,8 +52,13 @@ def data_inputs(data: object, options: Mapping[str, object] | None) -> Iterator[
 
 
 def refuse_inputs(outputs: Iterable[PathLike], inputs: Iterable[PathLike | Input]) -> None:
-    """Raise :class:`OutputExistsError` where an output would replace an input, hold it, or lie in a directory of it."""
+    """Raise :class:`OutputExistsError` where an output would replace an input, hold it, or lie in a directory of it.
+
+    And :class:`ConfigError` where it is a URL, whose protocol would become a directory.
+    """
     written = {Path(output): _spellings(output) for output in outputs}
+    if any(folder.name.endswith(":") and not folder.exists() for output in written for folder in output.parents):
+        raise ConfigError("an output cannot be a URL: write it on this machine, then copy it there")
     for entry in inputs if written else ():
         given = entry if isinstance(entry, Input) else Input(entry)
         for output, how, name in _conflicts(written, given):

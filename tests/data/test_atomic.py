@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from cleanpairs.audit import AuditSample, update_labels, write_labels
-from cleanpairs.core.errors import CleanpairsError, OutputError, OutputExistsError
+from cleanpairs.core.errors import CleanpairsError, ConfigError, OutputError, OutputExistsError
 from cleanpairs.data import Pairs, atomic
 from cleanpairs.data.atomic import scratch_directory, staged_directory, staged_file, staged_set
 from cleanpairs.data.locks import lock_of, output_lock
@@ -392,6 +392,13 @@ def test_a_folder_that_takes_no_file(out: str, said: str, write: Callable[..., A
     with pytest.raises(OutputError, match=f"^{out} cannot be written: {said}$"), write([out]):
         raise AssertionError
     assert not Path("/nonexist-cleanpairs").exists()
+
+
+def test_an_output_is_no_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="an output cannot be a URL"), staged_file("s3://bucket/out"):
+        raise AssertionError
+    assert not list(tmp_path.iterdir())
 
 
 def test_whatever_a_lock_says_is_read_with_care(tmp_path: Path) -> None:
