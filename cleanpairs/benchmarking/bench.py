@@ -20,7 +20,7 @@ from cleanpairs.benchmarking.settings import MethodSettings, Splits, choose_meth
 from cleanpairs.benchmarking.table import plot, summarise, to_markdown
 from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError, OutputExistsError
 from cleanpairs.core.parameters import check_number, check_whole
-from cleanpairs.core.plain import plain
+from cleanpairs.core.plain import plain, without_secrets
 from cleanpairs.core.progress import CurrentProgress
 from cleanpairs.core.regular import read_lines, writing
 from cleanpairs.data.atomic import staged_file, write_whole
@@ -67,7 +67,7 @@ class Bench:
     @property
     def directory(self) -> Path:
         """The directory of all outputs."""
-        return Path(self.out) if self.out is not None else Path("runs") / f"bench-{Path(self.data.rstrip('/')).stem}"
+        return Path(self.out or f"runs/bench-{Path(without_secrets(self.data)).stem}")
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def run_bench(bench: Bench) -> BenchResult:
         cells = list(product(levels, range(bench.seeds), settings))
         first_error = _run_cells(bench, logged, cells, splits)
         rows = _latest(logged, splits.digest, bench.limit, {s.method: s.digest for s in settings})
-        title = Path(bench.data.rstrip("/")).name
+        title = Path(without_secrets(bench.data)).name
         write_whole(folder / "table.md", to_markdown(rows, title, notes))
         with staged_file(folder / "table.csv", overwrite=True) as staged:
             write_csv(pa.Table.from_pandas(summarise(rows), preserve_index=False), staged)

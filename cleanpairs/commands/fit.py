@@ -26,7 +26,6 @@ from cleanpairs.correspondence.displacement import in_words
 from cleanpairs.data import Pairs, Source, check_recorded, load_pairs, open_recorded, open_source, remember_user_path
 from cleanpairs.data.atomic import staged_file, write_whole
 from cleanpairs.data.filters import FILTERS, PREFIX, chosen_filters
-from cleanpairs.data.formats.remote import without_secrets
 from cleanpairs.data.formats.vectors import splits_of
 from cleanpairs.data.guard import data_inputs, refuse_inputs, same_file
 from cleanpairs.data.inspection import grouped
@@ -176,8 +175,7 @@ def check_stored(recipe: Recipe, run: str | Path) -> None:
     where = opened.path / "recipe.yaml"
     source = open_recorded(data.train, _options(data), where)
     if not opened.is_fitted_on(source):
-        shown = without_secrets(str(data.train))
-        raise DataError(f"{shown} has changed since the run {opened.path.name} was begun on it; fit again")
+        raise DataError(f"{data.train} has changed since the run {opened.path.name} was begun on it; fit again")
     if data.val is not None:
         check_recorded(data.val, options_for_others(data.val, str(data.train), _options(data)), where)
 

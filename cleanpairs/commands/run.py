@@ -27,10 +27,10 @@ import pyarrow as pa
 
 from cleanpairs.core.errors import ConfigError, DataError, MissingInputError, OutputError, OutputExistsError
 from cleanpairs.core.parameters import is_share
+from cleanpairs.core.plain import without_secrets
 from cleanpairs.core.regular import read_json, read_lines, reading, sha256_of, writing
 from cleanpairs.data import ParquetSink, Source, load_source, open_recorded, staged_file
 from cleanpairs.data.atomic import write_whole
-from cleanpairs.data.formats.remote import without_secrets
 from cleanpairs.data.guard import holds, refuse_foreign, refuse_labels
 from cleanpairs.data.locks import lock_of
 from cleanpairs.data.parquet_io import read_table
@@ -459,8 +459,7 @@ class Run:
                 "rematch or score"
             ) from error
         if not self.is_fitted_on(source):
-            shown = without_secrets(given["data"])
-            raise DataError(f"{shown} has changed since the run {self.path.name} was fitted on it; fit again")
+            raise DataError(f"{given['data']} has changed since the run {self.path.name} was fitted on it; fit again")
         return source
 
 

@@ -4,9 +4,12 @@ On the command line its kind stands before the message, ``Error [data]: ...``. D
 ``NotFittedError`` is made at its first import: scikit-learn takes a second to import.
 """
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+
+from cleanpairs.core.plain import without_secrets
 
 
 class CleanpairsError(Exception):
@@ -18,6 +21,10 @@ class CleanpairsError(Exception):
     def __init_subclass__(cls, **attributes: Any) -> None:
         for name, value in attributes.items():
             setattr(cls, name, value)
+
+    def __str__(self) -> str:
+        """The message, whose URLs are shown by :func:`without_secrets`."""
+        return re.sub(r"\w+://[^\s'\"]*[^\s'\",:;.)]", lambda url: without_secrets(url[0]), super().__str__())
 
 
 class ConfigError(CleanpairsError, ValueError, exit_code=2, kind="config"):

@@ -1,6 +1,7 @@
-"""Values as JSON has them."""
+"""Values as JSON, or people, get them."""
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import PurePath
@@ -10,6 +11,14 @@ from typing import Any
 def plain_text(text: str) -> str:
     """The text without halves of surrogate pairs, which JSON can spell and UTF-8 cannot."""
     return text.encode("utf-8", "replace").decode()
+
+
+def without_secrets(text: str) -> str:
+    """``text``. Of a web address neither user nor query: they may hold a password or a signature. Of other URLs no user
+    with a password.
+    """
+    text = re.sub(r"^(\w+://)[^/@]*:[^/]*@", r"\1", text)
+    return re.sub(r"^(https?://)(?:[^/?#]*@)?([^?#]*).*", r"\1\2", text, flags=re.IGNORECASE | re.DOTALL)
 
 
 def percent(share: float, digits: int = 1) -> str:

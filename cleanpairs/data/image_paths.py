@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 
 from cleanpairs.core.errors import DataError
+from cleanpairs.core.plain import without_secrets
 from cleanpairs.core.recipe import DataOptions
 from cleanpairs.data.columns import USUAL_NAMES, find_columns, is_text
-from cleanpairs.data.formats.remote import without_secrets
 from cleanpairs.data.images import embedded, resolve_path
 
 LOOK_AT = 100  # images, of which at least one must exist

@@ -13,12 +13,11 @@ import numpy as np
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.parameters import check_whole
-from cleanpairs.core.plain import percent, plural
+from cleanpairs.core.plain import percent, plural, without_secrets
 from cleanpairs.core.registry import BACKBONES, METHODS
 from cleanpairs.correspondence.calibration import UNDETERMINED, Calibration, Estimate, rate_in_words
 from cleanpairs.correspondence.displacement import in_words
 from cleanpairs.data import Pairs, load_pairs, staged_file, visible
-from cleanpairs.data.formats.remote import without_secrets
 from cleanpairs.repair.actions import REPAIRED, acted
 from cleanpairs.repair.plan import RepairPlan, check_data, wrong_in_output
 from cleanpairs.report.gallery import Cards, compare_scores, donors, duplicates, galleries, precomputed_scores

@@ -15,13 +15,16 @@ import pytest
 from fsspec.exceptions import FSTimeoutError
 from fsspec.implementations.memory import MemoryFile
 
+from cleanpairs.benchmarking import Bench
 from cleanpairs.core.errors import ConfigError, DataError, OutputError
 from cleanpairs.core.hub import without_hub
+from cleanpairs.core.plain import without_secrets
 from cleanpairs.data import load_pairs, open_source
 from cleanpairs.data.formats import remote
-from cleanpairs.data.formats.remote import fetch, is_public, is_url, without_secrets
+from cleanpairs.data.formats.remote import fetch, is_public, is_url
 from cleanpairs.data.inspection import inspect_pairs
 from cleanpairs.data.readers import iter_tables
+from cleanpairs.data.recorded import check_recorded
 from tests.helpers import Handler, assert_not_loaded, assert_raises, serving, vector_column, write_table
 
 
@@ -261,6 +264,11 @@ def test_a_signature_in_an_address_is_not_shown() -> None:
         assert without_secrets(name) == name
     assert without_secrets("s3://me:word@bucket/a.npy") == "s3://bucket/a.npy"
     assert_raises(ConfigError, "^s3://bucket/a.npy was given with a password", fetch, "s3://me:word@bucket/a.npy", True)
+    url = "https://example.org/a.parquet?X-Sig=1.5&sig=2"
+    stranger = "^run.json names the data 'https://example.org/a.parquet', which would be fetched"
+    assert_raises(ConfigError, stranger, check_recorded, url, {}, "run.json")
+    assert str(DataError(f"{url}, and ({url}): {url}.")) == ", and ".join([a := url[:29], f"({a}): {a}."])
+    assert Bench(url).directory == Path("runs/bench-a")
 
 
 # -- HTTP -------------------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from urllib.parse import unquote, urlsplit
 
 from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError, MissingInputError
 from cleanpairs.core.hub import hub_allowed
+from cleanpairs.core.plain import without_secrets
 from cleanpairs.core.regular import error_text, read_json, reading
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.formats.file_names import expand_braces
@@ -60,40 +61,40 @@ def fetch(data: str, allow_urls: bool) -> str:
     """
     if not is_url(data):
         return data
-    scheme, shown = data.split("://", 1)[0].lower(), without_secrets(data)
+    scheme = data.split("://", 1)[0].lower()
     if scheme == "file":
-        raise ConfigError(f"{shown} is on this machine: give its path")
+        raise ConfigError(f"{data} is on this machine: give its path")
     if scheme == "hf":
         allow_urls = hub_allowed.get()  # as for a whole dataset, whose name allows it
         data = data if re.match(rf"{HUB}(datasets|buckets)/", data) else data.replace(HUB, f"{HUB}datasets/", 1)
     protocols = ("http", "https", "hf", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "memory")
     if scheme not in protocols or (scheme not in ("http", "https") and "::" in data):
         raise ConfigError(
-            f"{shown} has a protocol that is not known, or one behind another: URLs begin with one of "
+            f"{data} has a protocol that is not known, or one behind another: URLs begin with one of "
             f"{', '.join(name + '://' for name in protocols)}"
         )
     if scheme not in ("http", "https") and data != without_secrets(data):
-        raise ConfigError(f"{shown} was given with a password: leave it out, and set the store's environment variables")
+        raise ConfigError(f"{data} was given with a password: leave it out, and set the store's environment variables")
     if not allow_urls:
         if scheme == "hf":
-            raise ConfigError(f"{shown} is on the hub, which is not asked for what a file names: name it yourself")
-        raise ConfigError(f"{shown} is a URL, and nothing is fetched unless allowed: add --allow-urls (allow_urls)")
+            raise ConfigError(f"{data} is on the hub, which is not asked for what a file names: name it yourself")
+        raise ConfigError(f"{data} is a URL, and nothing is fetched unless allowed: add --allow-urls (allow_urls)")
     wanted: set[Path] = set()
-    with reading(shown, "fetched", ValueError):  # a URL that is none
+    with reading(data, "fetched", ValueError):  # a URL that is none
         files_of = _http if scheme in ("http", "https") else _others
         remotes = [remote for url in expand_braces(data) for remote in files_of(url)]
         if not remotes:
-            raise MissingInputError(f"no such input: {shown} names no file")
+            raise MissingInputError(f"no such input: {data} names no file")
         folder = cache_folder(f"{FOLDER}/{hashlib.sha256(data.encode()).hexdigest()[:32]}")
         for remote in remotes:
             name = Path(unquote(urlsplit(remote.url).path)).name
             if not name or name.startswith("."):
-                raise DataError(f"{without_secrets(remote.url)} does not end in the name of a file")
+                raise DataError(f"{remote.url} does not end in the name of a file")
             if len(name.encode()) > 200:  # a file system takes 255 bytes, with a suffix of ours
                 name = hashlib.sha256(name.encode()).hexdigest() + Path(name).suffix[:20]
             target = folder / remote.below / name
             if target in wanted:
-                raise DataError(f"{shown} names two files {name!r}")
+                raise DataError(f"{data} names two files {name!r}")
             wanted.add(target)
             target.parent.mkdir(exist_ok=True)
             _update(target, remote)
@@ -117,7 +118,7 @@ def _update(target: Path, remote: _Remote) -> None:
 
 def _fetched(remote: _Remote) -> Iterator[bytes]:
     """The contents of a file. Raises DataError where it cannot be fetched, and not where a piece cannot be written."""
-    with reading(without_secrets(remote.url), "fetched", Exception):
+    with reading(remote.url, "fetched", Exception):
         yield from remote.pieces()
 
 
@@ -203,14 +204,6 @@ def urls_in_errors() -> Iterator[None]:
         if text == str(error):
             raise
         raise type(error)(text) from error
-
-
-def without_secrets(text: str) -> str:
-    """``text``. Of a web address neither user nor query: they may hold a password or a signature. Of other URLs no user
-    with a password.
-    """
-    text = re.sub(r"^(\w+://)[^/@]*:[^/]*@", r"\1", text)
-    return re.sub(r"^(https?://)(?:[^/?#]*@)?([^?#]*).*", r"\1\2", text, flags=re.IGNORECASE | re.DOTALL)
 
 
 def bytes_of(path: str) -> int:
