@@ -401,13 +401,16 @@ def as_dataset(data: Any, split: str | None = None) -> Any:
 
 
 def _storable(cell: Any) -> Any:
-    """A cell. A path becomes text. An image loses the name of its file where it differs from the file, which `datasets`
-    would read in its place. Without a file it loses its format where that may lose pixels: `datasets` encodes it again.
+    """A cell. A path becomes text, an empty image None. An image loses the name of its file where it differs from the
+    file, which `datasets` would read in its place. Without a file it loses its format where that may lose pixels:
+    `datasets` encodes it again.
     """
-    if isinstance(cell, Path):
-        return str(cell)
+    if not hasattr(cell, "getexif"):
+        return str(cell) if isinstance(cell, Path) else cell
+    if 0 in cell.size or cell.mode in ("HSV", "La", "RGBa"):  # Pillow writes no such file
+        return None if 0 in cell.size else cell.convert("RGB" if cell.mode == "HSV" else cell.mode.upper())
     name = getattr(cell, "filename", "")
-    if not hasattr(cell, "getexif") or (not name and cell.format in (None, "PNG", "GIF", "BMP")):
+    if not name and cell.format in (None, "PNG", "GIF", "BMP"):
         return cell
     from PIL import Image
 
