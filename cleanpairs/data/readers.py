@@ -337,7 +337,7 @@ def _as_parquet(data: Any, split: str | None, text: str | None) -> Path:
     if dataset is None and not isinstance(data, pa.Table):
         raise DataError(
             "pairs are read from a path, a Dataset, a DataFrame, a pyarrow Table, a dict of columns, a list of dicts "
-            f"or Pairs, not from {type(data).__name__}"
+            f"or Pairs, not from {type(data).__name__}{': give what its collect() returns' * hasattr(data, 'collect')}"
         )
     path = cached_tables([data] if dataset is None else dataset_tables(dataset))
     if path is None:

@@ -87,6 +87,7 @@ def test_categories_of_polars_and_two_columns_of_one_name() -> None:
         ([{"image": b"x", "caption": "a"}], {"text_column": "nope"}, "the list has no column 'nope'"),
         ({"url": ["http://x/y.png"], "caption": ["a"]}, {}, "the images of the dict are URLs"),
         (pa.table({"image": [b"x"]}), {"encoding": "utf-8"}, "goes with CSV, TSV and .txt, and the Table"),
+        (type("LazyFrame", (), {"collect": dict})(), {}, "not from LazyFrame: give what its collect.. returns"),
         ({"image": [b"x"], "caption": ["a"]}, {"score_columns": ["n"]}, r"score_columns .* must be text .* \['n'\]"),
     ],
 )
