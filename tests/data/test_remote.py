@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -212,6 +213,20 @@ def test_a_server_that_falls_silent_is_told(bucket: fsspec.AbstractFileSystem, m
     monkeypatch.setattr(MemoryFile, "read", read, raising=False)
     words = "Read timeout on endpoint" if silent else "tuple index out of range"
     assert_not_loaded(f"a.parquet cannot be read as Parquet: {words}$", "memory://bucket/a.parquet", allow_urls=True)
+
+
+def test_a_store_that_never_answers_is_asked_once_by_us(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its client tries five times by itself, of which there is one try here. Each takes 15 seconds otherwise."""
+    s3fs = pytest.importorskip("s3fs", reason="s3fs is not installed")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "MAX_ATTEMPTS"):
+            monkeypatch.setenv(f"AWS_{name}", "1")
+        monkeypatch.setattr(s3fs.S3FileSystem, "read_timeout", 0.2)
+        assert_not_loaded("cannot be reached: Read timeout", "s3://bucket/a.parquet", allow_urls=True)
+        silent.settimeout(0)
+        silent.accept()[0].close()
+        assert_raises(BlockingIOError, "unavailable", silent.accept)
 
 
 @pytest.mark.parametrize(
