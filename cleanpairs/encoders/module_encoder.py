@@ -41,7 +41,7 @@ class ModuleEncoder(FrozenImages):
         self.prepare = None if is_transform else prepare
         try:
             with torch.inference_mode():
-                probe = self.vectors(prepare([Image.new("RGB", (256, 256), c) for c in ("white", "black")]))
+                probe = self.vectors(prepare([Image.new("RGB", (256, 256), c) for c in ("white", "black")])).cpu()
             self.shape = tuple(probe.shape[1:])
         except (RuntimeError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise ConfigError(f"image_encoder {self.name} fails on images, check its transform: {error}") from error

@@ -165,6 +165,13 @@ def test_on_a_gpu_in_bf16(tiny_clip: Path, colored: Path, tune: str) -> None:
 # -- what does not go together, and what has gone -------------------------------------------------------------------
 
 
+class OnMeta(nn.Module):
+    """Its vectors have no numbers."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean((2, 3)).to("meta")
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -173,6 +180,7 @@ def test_on_a_gpu_in_bf16(tiny_clip: Path, colored: Path, tune: str) -> None:
         ({"text_encoder": "features"}, "leave text_encoder out"),
         ({"encoder": None, "image_encoder": nn.Identity()}, r"image_encoder Identity must map \(B, 3, H, W\)"),
         ({"encoder": None, "image_encoder": nn.Linear(3, 3)}, "image_encoder Linear fails on images"),
+        ({"encoder": None, "image_encoder": OnMeta()}, "image_encoder OnMeta fails on images.* out of meta tensor"),
     ],
 )
 def test_encoders_that_cannot_be(tiny_clip: Path, changes: dict[str, Any], message: str) -> None:
