@@ -57,10 +57,17 @@ class RefusedError(CleanpairsError, exit_code=7, kind="refused"):
 
 @contextmanager
 def needing(what: str, install: str) -> Iterator[None]:
-    """Raise ConfigError, with the command to ``install``, where a package that the block imports is missing."""
+    """Raise ConfigError, with the command to ``install``, where a package that the block imports is missing, or where
+    torchvision fails, which others import.
+    """
     try:
         yield
-    except ImportError as error:
+    except (ImportError, RuntimeError) as error:
+        cause = error.__cause__ or error
+        if isinstance(cause, RuntimeError) and "torchvision" in str(cause):
+            raise ConfigError(f"{what} needs a torchvision that fits torch: {cause}; install both together") from error
+        if isinstance(error, RuntimeError):
+            raise
         raise ConfigError(f"{what} needs {error.name or error}, run: {install}") from error
 
 

@@ -33,7 +33,7 @@ def require_extra() -> None:
     """Raise ConfigError where the packages that read pretrained models are not installed."""
     with needing("a pretrained model", INSTALL):
         import tokenizers  # noqa: F401  # not used: transformers would report a missing one late and at length
-        import transformers  # noqa: F401
+        from transformers import PreTrainedModel  # noqa: F401
 
 
 def package_folders(package: str) -> list[Path]:

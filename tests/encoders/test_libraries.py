@@ -109,6 +109,10 @@ def test_a_model_of_open_clip(tmp_path: Path) -> None:
         assert_raises(ConfigError, words, load_encoder, f"open_clip:{name}")
 
 
-def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_that_is_missing_or_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "open_clip", None)
     assert_raises(ConfigError, "pip install open_clip_torch", load_encoder, "open_clip:ViT-B-32/openai")
+    monkeypatch.delitem(sys.modules, "open_clip")
+    monkeypatch.syspath_prepend(tmp_path)  # what a torchvision does whose library is of another torch
+    (tmp_path / "open_clip.py").write_text('import torch\ntorch.library.register_fake("torchvision::nms")(print)\n')
+    assert_raises(ConfigError, "torchvision that fits torch: operator", load_encoder, "open_clip:ViT-B-32/openai")
