@@ -210,6 +210,15 @@ def test_the_images_may_lie_in_another_folder(tmp_path: Path) -> None:
     assert_not_loaded(r"as many are in .*b as in .*flickr30k-images", tmp_path / "a.csv")
 
 
+@pytest.mark.parametrize(("most", "kind"), [(2**63 - 1, "int64"), (2**64 - 1, "uint64"), (2**64, "string")])
+def test_large_numbers_of_json(most: int, kind: str, folder: Path) -> None:
+    written = [{"image": "0.png", "caption": "a", "uid": uid, "none": None} for uid in (1, None, most)]
+    (folder / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in written))
+    table = next(iter_tables(load_pairs(folder / "a.jsonl").source))
+    assert [str(table[name].type) for name in ("uid", "none")] == [kind, "string"]
+    assert [uid and int(uid) for uid in table["uid"].to_pylist()] == [1, None, most]
+
+
 def test_similarities_that_are_text(folder: Path) -> None:
     rows = [("a", "0.25"), (["b", "c"], [0.5, "0.75"]), ("d", "high"), ("e", None)]
     written = [{"image": "0.png", "caption": c, "similarity": s} for c, s in rows]

@@ -109,10 +109,11 @@ def _typed(name: str, values: Sequence[Any]) -> pa.Array:
             return pa.array([cell if isinstance(cell, list) else [cell] for cell in cells] if lists else cells)
     if lists and name.lower() in USUAL_NAMES["image"] and all(not isinstance(v, list) or len(v) < 2 for v in values):
         values = [(cell[0] if cell else None) if isinstance(cell, list) else cell for cell in values]
-    with suppress(pa.ArrowException, OverflowError, UnicodeError):
-        array = pa.array(values)
-        if not (pa.types.is_null(array.type) or array.type == pa.struct([])):
-            return array
+    for kind in (None, pa.uint64()):
+        with suppress(pa.ArrowException, OverflowError, UnicodeError):
+            array = pa.array(values, kind)
+            if array.null_count < len(array) and array.type != pa.struct([]):
+                return array
     texts = [v if isinstance(v, str) else json.dumps(v, ensure_ascii=False) for v in values]
     return pa.array(texts, pa.string(), mask=[v is None or v != v for v in values])
 
