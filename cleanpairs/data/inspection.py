@@ -28,7 +28,7 @@ def inspect_pairs(pairs: Pairs, *, rows: int = 5, decode: str = "sample", filter
 
     - ``files``, ``bytes``: of the table
     - ``unusable_images``: those that are missing, such as failed downloads, or cannot be read
-    - ``distinct_images``: by bytes, or vectors
+    - ``distinct_images``: of the others, by bytes, or vectors
     - ``distinct_captions``: by normalised text
     - ``duplicate_pairs``: those that repeat another in both
     - ``vectors``, ``text_vectors``: shape and type, or None
@@ -44,7 +44,7 @@ def inspect_pairs(pairs: Pairs, *, rows: int = 5, decode: str = "sample", filter
     role |= dict.fromkeys(TRUTH, "truth")
     array, text = pairs.images.array(), pairs.text_vectors
     groups = np.stack([pairs.pair_image_group, pairs.text_group], axis=1)
-    unusable = [i for i, why in pairs.reasons.items() if not concerns_caption(why)]
+    unusable = np.unique(pairs.image_index[[i for i, why in pairs.reasons.items() if not concerns_caption(why)]])
     return {
         "reader": source.kind,
         "files": [location(p) for p in source.files],
@@ -56,8 +56,8 @@ def inspect_pairs(pairs: Pairs, *, rows: int = 5, decode: str = "sample", filter
         "rows": source.n_rows,
         "pairs": len(pairs),
         "images": len(pairs.images),
-        "unusable_images": len(np.unique(pairs.image_index[unusable])),
-        "distinct_images": len(np.unique(pairs.image_group)),
+        "unusable_images": len(unusable),
+        "distinct_images": len(np.unique(np.delete(pairs.image_group, unusable))),
         "distinct_captions": len(np.unique(pairs.text_group)),
         "duplicate_pairs": len(pairs) - len(np.unique(groups, axis=0)),
         "vectors": None if array is None else _shape(array),
