@@ -13,7 +13,7 @@ Which it was, and its recall, is in the answer.
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -258,6 +258,7 @@ def _faiss_gpus(faiss: Any) -> int:
     return int(faiss.get_num_gpus()) if hasattr(faiss, "StandardGpuResources") else 0
 
 
+@cache
 def load_faiss() -> Any:
     """FAISS, imported at its first use. All its users import it here, so that the same vectors give the same ranks."""
     _choose_openblas_kernel()
