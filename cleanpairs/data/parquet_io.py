@@ -73,7 +73,7 @@ def common_schema(paths: Sequence[str]) -> pa.Schema:
     return shared_schema(paths, lambda path: footer(path)[0])
 
 
-@cached_by_file(4096)
+@cached_by_file(1 << 14)
 def footer(path: str) -> tuple[pa.Schema, list[int], pa.Schema]:
     """The plain schema of a file, the rows of each row group, and the schema as it is. Read again only where the file
     has changed.

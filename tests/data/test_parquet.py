@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cleanpairs.core.errors import ConfigError, DataError
-from cleanpairs.data import Pairs, ParquetSink, fingerprint_of, iter_tables, load_pairs, table_reader
+from cleanpairs.data import Pairs, ParquetSink, fingerprint_of, iter_tables, load_pairs, parquet_io, table_reader
 from cleanpairs.data.parquet_io import iter_batches
 from tests.helpers import assert_not_loaded, assert_raises
 from tests.helpers import picture as png
@@ -309,6 +309,17 @@ def test_many_files_are_not_looked_at_again_for_each_of_them(tmp_path: Path, mon
     pairs = load_pairs(tmp_path)
     assert pairs.images.read(range(n)) == [png(k) for k in range(n)] and len(pairs) == 2 * n
     assert looked.total() < 50 * n
+
+
+def test_each_footer_of_thousands_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "0.parquet", {"caption": ["a"], "image": [png(0)]})
+    paths = [str(tmp_path / f"{k}.parquet") for k in range(5000)]
+    for path in paths[1:]:
+        os.link(paths[0], path)
+    opened, real = Counter[str](), parquet_io.open_parquet
+    monkeypatch.setattr(parquet_io, "open_parquet", lambda path: (opened.update([path]), real(path))[1])
+    assert parquet_io.count_rows(paths) == parquet_io.count_rows(paths) == [1] * 5000
+    assert opened == Counter(paths)
 
 
 def test_the_fingerprint_follows_the_content(tmp_path: Path) -> None:
