@@ -57,8 +57,8 @@ class RefusedError(CleanpairsError, exit_code=7, kind="refused"):
 
 @contextmanager
 def needing(what: str, install: str) -> Iterator[None]:
-    """Raise ConfigError, with the command to ``install``, where a package that the block imports is missing, or where
-    torchvision fails, which others import.
+    """Raise ConfigError, with the command to ``install``, where a package that the block imports is missing or fails, or
+    torchvision does not fit torch.
     """
     try:
         yield
@@ -66,9 +66,7 @@ def needing(what: str, install: str) -> Iterator[None]:
         cause = error.__cause__ or error
         if isinstance(cause, RuntimeError) and "torchvision" in str(cause):
             raise ConfigError(f"{what} needs a torchvision that fits torch: {cause}; install both together") from error
-        if isinstance(error, RuntimeError):
-            raise
-        raise ConfigError(f"{what} needs {error.name or error}, run: {install}") from error
+        raise ConfigError(f"{what} needs {getattr(error, 'name', None) or error}, run: {install}") from error
 
 
 def __getattr__(name: str) -> Any:

@@ -120,9 +120,7 @@ def size_of(image: Any) -> np.ndarray:
 
 def _decoded(pairs: Pairs, decode: str, sample: int = 1000) -> Facts | None:
     """Decode images of pairs that are not quarantined: all or a ``sample``, by ``decode``."""
-    usable = np.ones(len(pairs), bool)
-    usable[list(pairs.reasons)] = False
-    rows = np.unique(pairs.image_index[usable])
+    rows = np.unique(np.delete(pairs.image_index, list(pairs.reasons)))
     if decode == "none" or not len(rows):
         return None
     chosen = rows if decode == "all" or len(rows) <= sample else rows[np.linspace(0, len(rows) - 1, sample).astype(int)]

@@ -36,9 +36,8 @@ class ModuleEncoder(FrozenImages):
     def __init__(self, module: nn.Module, prepare: Prepare | None = None, device: str = "cpu") -> None:
         self.module, self.device, self.name = module, device, type(module).__qualname__
         prepare = prepare or IMAGENET()
-        is_transform = isinstance(prepare, ImageTransform)
-        self.transform = prepare if isinstance(prepare, ImageTransform) else ImageTransform.none()
-        self.prepare = None if is_transform else prepare
+        whole = ImageTransform.none(), prepare  # of another function, which takes whole images
+        self.transform, self.prepare = (prepare, None) if isinstance(prepare, ImageTransform) else whole
         try:
             with torch.inference_mode():
                 probe = self.vectors(prepare([Image.new("RGB", (256, 256), c) for c in ("white", "black")])).cpu()
@@ -50,8 +49,8 @@ class ModuleEncoder(FrozenImages):
                 f"image_encoder {self.name} must map (B, 3, H, W) to (B, D) or (B, R, D), and 2 images became "
                 f"{tuple(probe.shape)}: wrap it in a module that pools or reshapes its output"
             )
-        described = repr(prepare) if is_transform else getattr(prepare, "__qualname__", type(prepare).__qualname__)
-        digest = hashlib.sha256(f"{type(module).__module__}.{self.name}{self.shape}{described}".encode())
+        how = repr(prepare) if self.prepare is None else getattr(prepare, "__qualname__", type(prepare).__qualname__)
+        digest = hashlib.sha256(f"{type(module).__module__}.{self.name}{self.shape}{how}".encode())
         for name, value in module.state_dict().items():
             digest.update(f"{name}{value.dtype}{tuple(value.shape)}".encode())
             digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())

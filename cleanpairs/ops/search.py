@@ -12,6 +12,7 @@ Which it was, and its recall, is in the answer.
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any
@@ -273,13 +274,10 @@ def _choose_openblas_kernel() -> None:
     """Name the kernel for the OpenBLAS inside FAISS's wheel, unless the user has. It does not know all processors by
     name (AMD Zen in some builds). Those get a generic kernel, which is several times slower.
     """
-    try:
-        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as lines:
-            flags = next((set(line.split(":", 1)[1].split()) for line in lines if line.startswith("flags")), set())
-    except OSError:
-        return
-    if (kernel := _kernel_of(flags)) is not None:
-        os.environ.setdefault("OPENBLAS_CORETYPE", kernel)
+    with suppress(OSError), open("/proc/cpuinfo", encoding="ascii", errors="replace") as lines:
+        flags = next((set(line.split(":", 1)[1].split()) for line in lines if line.startswith("flags")), set())
+        if (kernel := _kernel_of(flags)) is not None:
+            os.environ.setdefault("OPENBLAS_CORETYPE", kernel)
 
 
 def _kernel_of(flags: set[str]) -> str | None:

@@ -34,14 +34,11 @@ def expand_files(data: str, ending: str) -> list[str]:
     path = Path(data)
     if path.is_dir():
         paths = [str(p) for p in files_below(path, ending, depth=0) if p.is_file()]
-    elif path.exists():
-        paths = [data]
     else:
-        paths = []
-        for name in expand_braces(data):
+        paths = [data] if path.exists() else []
+        for name in () if paths else expand_braces(data):
             matches = sorted(glob.glob(name)) if glob.has_magic(name) else [name]
-            missing = [m for m in matches if not Path(m).is_file()]
-            if missing:
+            if missing := [m for m in matches if not Path(m).is_file()]:
                 of = "" if missing[0] == data else f" (of {data})"
                 raise MissingInputError(f"no such input: {missing[0]}{of}")
             paths += matches

@@ -15,7 +15,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from io import BufferedReader, BytesIO, TextIOWrapper
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -109,7 +109,8 @@ def _typed(name: str, values: Sequence[Any]) -> pa.Array:
             return pa.array([cell if isinstance(cell, list) else [cell] for cell in cells] if lists else cells)
     if lists and name.lower() in USUAL_NAMES["image"] and all(not isinstance(v, list) or len(v) < 2 for v in values):
         values = [(cell[0] if cell else None) if isinstance(cell, list) else cell for cell in values]
-    for kind in (None, pa.uint64()):
+    whole = all(isinstance(value, int | None) for value in values)
+    for kind in (None, pa.uint64()) if whole else (None,):  # which cuts fractions
         with suppress(pa.ArrowException, OverflowError, UnicodeError):
             array = pa.array(values, kind)
             if array.null_count < len(array) and array.type != pa.struct([]):
@@ -163,8 +164,7 @@ def _header(path: str, encoding: str | None) -> _Head:
             f"it, such as {delimiter.join(['file_name', 'caption'])!r}"
         )
     names = [name or ("unnamed" if i == 0 else f"unnamed_{i + 1}") for i, name in enumerate(names)]
-    twice = [name for name, k in Counter(names).items() if k > 1]
-    if twice:
+    if twice := [name for name, k in Counter(names).items() if k > 1]:
         raise DataError(f"{path} has the column {twice[0]!r} more than once in its header")
     return _Head(names, delimiter, line.count(delimiter) == line.count(f"{delimiter} ") > 0)
 
@@ -173,10 +173,7 @@ def _iter_csv(path: str, encoding: str | None, head: _Head) -> Iterator[Record]:
     """The rows below the header. Empty lines are no rows."""
     names, delimiter = head.names, head.delimiter
     csv.field_size_limit(max(csv.field_size_limit(), MAX_FIELD))  # of the process. Its default is 128 KiB
-    quoted = delimiter in ",;"
-    if not quoted:
-        with _opened_text(path, encoding) as file:
-            quoted = _is_quoted(file, head)
+    quoted = delimiter in ",;" or _is_quoted(path, encoding, head)
     with _opened_text(path, encoding) as file:
         quoting: Any = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
         reader = csv.reader(file, delimiter=delimiter, strict=True, quoting=quoting, skipinitialspace=head.spaced)
@@ -223,14 +220,14 @@ def _run_on(path: str, first: int, last: int) -> DataError:
     )
 
 
-def _is_quoted(file: TextIO, head: _Head) -> bool:
+def _is_quoted(path: str, encoding: str | None, head: _Head) -> bool:
     """Whether quotes mark the fields of a file, as in CSV, and are no characters.
 
     They do where every opened quote is closed at the end of a field, and no field holds lines that look like rows.
     """
-    reader = csv.reader(file, delimiter=head.delimiter, strict=True, skipinitialspace=head.spaced)
     before: list[str] = []  # the last row of one line
-    with suppress(csv.Error, UnicodeError):
+    with suppress(csv.Error, UnicodeError), _opened_text(path, encoding) as file:
+        reader = csv.reader(file, delimiter=head.delimiter, strict=True, skipinitialspace=head.spaced)
         if not head.is_row:
             next(reader, None)
         for fields in reader:
