@@ -57,8 +57,8 @@ class RefusedError(CleanpairsError, exit_code=7, kind="refused"):
 
 @contextmanager
 def needing(what: str, install: str) -> Iterator[None]:
-    """Raise ConfigError, with the command to ``install``, where a package that the block imports is missing or fails, or
-    torchvision does not fit torch.
+    """Raise ConfigError, with the command to ``install``, where a package that the block imports is missing or fails.
+    It names torchvision where that does not fit torch.
     """
     try:
         yield
