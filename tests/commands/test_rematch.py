@@ -22,7 +22,6 @@ from cleanpairs.core.errors import ConfigError
 from cleanpairs.correspondence import pair_probability
 from cleanpairs.correspondence.pair_probability import PairNumbers
 from cleanpairs.data import load_pairs
-from cleanpairs.engine import make_engine
 from cleanpairs.estimators import scorer
 from cleanpairs.export import export_pairs
 from cleanpairs.repair.actions import REMATCHED
@@ -30,7 +29,7 @@ from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.repair.planning import judged_pairs
 from cleanpairs.repair.settings import RepairSettings
 from cleanpairs.review.log import DecisionLog
-from tests.helpers import fit_beside
+from tests.helpers import InParts, fit_beside
 
 NUMBERS = ("repair_score", "margin", "confidence", "correspondence")
 
@@ -139,9 +138,9 @@ def test_few_rows_and_all_or_none_to_repair(run: Run, tmp_path: Path, n: int, wr
     same(RepairPlan.load(tmp_path / "plan.parquet").table, expected.table)
 
 
-def test_searches_of_workers_go_on_after_a_kill(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_searches_in_parts_go_on_after_a_kill(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data, out = write(tmp_path / "data.parquet", 400, 0.4), tmp_path / "plan.parquet"
-    settings, engine = RepairSettings(threshold=0.75, repairs="plausible"), make_engine("local", workers=2)
+    settings, engine = RepairSettings(threshold=0.75, repairs="plausible"), InParts()
     plan_stream(run, data, tmp_path / "whole.parquet", threshold=0.75, repairs="plausible")
 
     def stop(*args: Any, **kwargs: Any) -> Any:
