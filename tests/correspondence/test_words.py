@@ -59,7 +59,7 @@ def test_the_evidence_finds_one_wrong_word() -> None:
 
 
 def test_other_captions_of_an_image_do_not_make_its_words_unlikely() -> None:
-    rng, images, captions = np.random.default_rng(0), 300, 5
+    rng, images, captions = np.random.default_rng(0), 150, 5
     shown = np.argsort(rng.random((images, 300)), axis=1)[:, :12]  # of which a caption names three
     group = np.repeat(np.arange(images), captions)
     source, wrong = group.copy(), rng.random(len(group)) < 0.4

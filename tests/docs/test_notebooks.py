@@ -73,9 +73,11 @@ ALONE = """
 %reset -f
 import os
 os.chdir({folder!r})
-from cleanpairs import Auto
+from cleanpairs import CRCL, RCL, Auto, InfoNCE
 from cleanpairs.encoders import sentences
 Auto.__init__.__kwdefaults__.update({epochs})
+for method in (CRCL, RCL, InfoNCE):
+    method.__init__.__kwdefaults__["image_size"] = 96
 sentences.PACKAGE = "not_installed"
 """
 

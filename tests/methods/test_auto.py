@@ -195,9 +195,9 @@ def test_no_more_than_sixteen_networks() -> None:
 
 
 def test_images_whose_captions_are_all_wrong_are_found_and_counted() -> None:
-    one = corpus(500, seed=3)
+    one = corpus(350, seed=3)
     captions = [" ".join(words) for c in one.captions for a, b, d in [c.split()] for words in ((a, b), (b, d), (d, a))]
-    clean = Pairs.from_arrays(captions, features=one.images.array(), image_index=np.repeat(np.arange(500), 3))
+    clean = Pairs.from_arrays(captions, features=one.images.array(), image_index=np.repeat(np.arange(350), 3))
     noise = inject_noise(clean, 0.3, per="image", seed=1)
     model = small().fit(apply_noise(clean, noise))
     low, high = model.noise_rate_interval_
@@ -262,9 +262,9 @@ def test_vectors_that_tell_all_are_trained_on_once_if_that_is_asked_for(retrieva
 
 
 def exchanged_among_similar_pairs(rate: float) -> tuple[Pairs, np.ndarray]:
-    """800 pairs of one of four kinds, shown by features and captions beside two words; and which are wrong."""
+    """500 pairs of one of four kinds, shown by features and captions beside two words; and which are wrong."""
     rng, table = np.random.default_rng(3), np.random.default_rng(7).normal(size=(len(WORDS), 16))
-    kind, chosen = rng.integers(0, 4, 800), [rng.choice(len(WORDS), 2, replace=False) for _ in range(800)]
+    kind, chosen = rng.integers(0, 4, 500), [rng.choice(len(WORDS), 2, replace=False) for _ in range(500)]
     captions = [
         " ".join([f"kind{k} sort{k} class{k}", *(WORDS[w] for w in c)]) for k, c in zip(kind, chosen, strict=True)
     ]

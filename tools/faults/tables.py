@@ -85,7 +85,8 @@ def try_tables(numbers: range, folder: Path) -> list[Figure]:
 
 
 FITTED = (
-    "fit in.parquet --method infonce --out run --epochs 1 --batch-size 64 --device cpu --quiet --set dim=4",
+    "fit in.parquet --method infonce --out run --epochs 1 --batch-size 64 --device cpu --quiet --set dim=4 "
+    "--set image_size=32",
     "score run in.parquet --out scores.parquet",
     "rematch run --out plan.parquet --threshold 0.5 --set min_repair_score=0",
     "export --plan plan.parquet --repaired out.parquet --dropped gone.parquet",
