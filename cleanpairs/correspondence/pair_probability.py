@@ -377,8 +377,9 @@ def _logistic(x: np.ndarray, right: np.ndarray, weight: np.ndarray, C: float = 1
     return fit.coef_[0], float(fit.intercept_[0])
 
 
-def _share(absent: np.ndarray, there: np.ndarray, mixed: np.ndarray, weight: np.ndarray) -> float:
-    """The posterior mean of the share of ``there`` among ``mixed`` (n,), by histograms. All are as likely before.
+def mixture_share(absent: np.ndarray, there: np.ndarray, mixed: np.ndarray, weight: np.ndarray) -> tuple[float, float]:
+    """The share of ``there`` among ``mixed`` (n,), by histograms: posterior mean and 5 % quantile. All are as likely
+    before.
 
     ``weight`` (n,) says how much each of ``mixed`` counts.
     """
@@ -390,7 +391,8 @@ def _share(absent: np.ndarray, there: np.ndarray, mixed: np.ndarray, weight: np.
     shares = np.linspace(0, 1, 101)
     likelihood = np.log(np.outer(shares, of_there) + np.outer(1 - shares, of_absent)) @ counts
     posterior = np.exp(likelihood - likelihood.max())
-    return float(posterior @ shares / posterior.sum())
+    posterior /= posterior.sum()
+    return float(posterior @ shares), float(shares[np.searchsorted(np.cumsum(posterior), 0.05)])
 
 
 class PairProbability:
@@ -565,7 +567,7 @@ class PairProbability:
         fit = known.learn(0.5)
         without, rival, best_own = known.best(fit)
         lost = ((1 - self.matched[self.captions]) * self._lost)[some[1]]
-        self.share = _share(without, np.maximum(rival, best_own), mixed.best(fit, len(captions)), lost)
+        self.share, _ = mixture_share(without, np.maximum(rival, best_own), mixed.best(fit, len(captions)), lost)
         self._logit = known.rescaled(known.learn(self.share), self.share)
         return True
 

@@ -18,7 +18,8 @@ import numpy as np
 from cleanpairs.core.limits import one_thread
 from cleanpairs.correspondence.agreement import Centred, NeighbourAgreement, products, solved
 from cleanpairs.correspondence.calibration import Calibration, ScoreProbability, calibrate, doubted, positions
-from cleanpairs.ops.mapped import release
+from cleanpairs.correspondence.pair_probability import mixture_share
+from cleanpairs.ops.mapped import blocks, release
 from cleanpairs.ops.matching import places, unit_rows
 from cleanpairs.ops.normalised_similarity import Background, VectorPairs, cosines
 from cleanpairs.ops.search import top_k
@@ -326,21 +327,23 @@ def unit_pairs(pairs: VectorPairs) -> VectorPairs:
 def _agreement(pairs: VectorPairs, seed: int, sample: bool = False) -> SimilarityAgreement | None:
     """Of N pairs of unit vectors, which are compared with each other.
 
-    A null pair is scored without the right partners of its image and its caption. Mismatched pairs whose right partners
-    are in no other pair score above those whose partners are there, so the null errs towards the former.
+    Mismatched pairs whose right partners are in no other pair score above those whose partners are there. So a share of
+    the null is scored with these partners. The share is a lower bound, and the null errs towards the former.
     ``sample``: of more pairs. Each of these is scored as the rest will be, as if it were added to the others alone.
     """
     fold, null = _folds_and_null(pairs, seed)
     background, rows = Background.of(pairs), np.arange(len(pairs))
     judged = (np.stack([rows, rows]), null, _near_pairs(pairs))
     alone = [_alone(pairs, background, *each) for each in judged]
-    scores = alone if sample else [_within(pairs, background, *each) for each in judged]
-    related = one_space_by_cosine(pairs, null) if sample else one_space(scores[0], scores[1])
-    if null.shape[1] < LEAST_PAIRS or not related:
+    beside = alone if sample else [_within(pairs, background.shared.mean(axis=0), *each) for each in judged]
+    if null.shape[1] < LEAST_PAIRS or not (one_space_by_cosine(pairs, null) if sample else one_space(*beside[:2])):
         return None
-    calibration = calibrate(scores[0], scores[1], draws=0)
+    calibration = calibrate(beside[0], beside[1], draws=0)
     assert calibration is not None
-    matched = 1 - calibration.mismatched(positions(scores[0], scores[0]))
+    matched = 1 - calibration.mismatched(positions(beside[0], beside[0]))
+    share = 0.0 if sample else _share_present(pairs, background, matched)
+    shared = np.average(background.shared, axis=0, weights=[1 - share, 1 + share])
+    scores = alone if sample else [_within(pairs, shared, *each) for each in judged]
     maps, predicted = _predicted(pairs, matched, fold, list(judged))
     scales = np.stack([_scale(each[1]) for each in (alone, predicted)])
     (mean, spread), (mean_of_map, spread_of_map) = _scale(scores[1]), scales[1]
@@ -352,22 +355,20 @@ def _agreement(pairs: VectorPairs, seed: int, sample: bool = False) -> Similarit
     observed, null_scores, near_scores = joined[best]
     near_scores = near_scores[matched[judged[2]].min(axis=0) > 0.5]  # what is like a wrong caption is random, or right
     correction, sides = NUMBERS.weights[best], [Centred(side) for side in (pairs.images, pairs.texts)]
-    added, added_null = ((alone[k] - scales[0, 0]) / scales[0, 1] + correction * predicted[k] for k in (0, 1))
+    added, absent, present = (
+        (s - scales[0, 0]) / scales[0, 1] + correction * predicted[k]
+        for s, k in ((alone[0], 0), (alone[1], 1), (_alone(pairs, background, *null, partners=True), 1))
+    )
     weight = weights_by_twins(pairs.image_group, pairs.text_group, null[1], matched)
-    calibration = calibrate(added, added_null, weight=weight, by_score=True, draws=0)
-    assert calibration is not None
-    weight *= _likely_mismatched(sides, null, calibration.mismatched(positions(added, added)))
-    weight /= weight.mean()
-    calibration = calibrate(added, added_null, weight=weight, by_score=True, seed=seed)
+    weight = _likely_mismatched(sides, null, added, absent, weight)
+    calibration = _by_null(added, absent, present, weight, share, seed)
     random = calibration if sample else calibrate(observed, null_scores, weight=weight, by_score=True, draws=0)
     assert calibration is not None and random is not None
-    apart, near = _corrected(area(observed, null_scores), random.rate), None
-    if random.rate < NUMBERS.few_random and apart >= NUMBERS.apart:
-        near = _near(observed, near_scores, null_scores, random.rate, seed)
+    apart = _corrected(area(observed, null_scores), random.rate)
+    near = _near(observed, near_scores, null_scores, random.rate, seed) if apart >= NUMBERS.apart else None
     if near is not None and near.rate <= calibration.noise_rate(len(pairs)).high:
         near = None  # those of images that are not in the data
-    calibration = near or calibration
-    judge = doubted(calibration, len(pairs)) or calibration
+    judge = doubted(calibration := near or calibration, len(pairs)) or calibration
     matched = 1 - judge.mismatched(positions(observed, observed))
     means, covariances = np.stack([side.mean for side in sides]), np.stack([side.covariance for side in sides])
     probability = ScoreProbability.by(judge, added)
@@ -396,30 +397,72 @@ def _folds_and_null(pairs: VectorPairs, seed: int) -> tuple[np.ndarray, np.ndarr
     return fold, np.concatenate(nulls, axis=1)
 
 
-def _likely_mismatched(sides: list[Centred], null: np.ndarray, mismatched: np.ndarray) -> np.ndarray:
-    """How likely the image and the caption of null pairs (2, K) are to be of mismatched pairs, (K,).
+def _likely_mismatched(
+    sides: list[Centred], null: np.ndarray, scores: np.ndarray, null_scores: np.ndarray, weight: np.ndarray
+) -> np.ndarray:
+    """Weights (K,) of null pairs (2, K), by a first ``weight`` (K,) and by how likely the image and the caption of each
+    are to be of mismatched pairs.
 
-    By least squares of P(mismatched) (N,) on a side's main directions and on the spread of its cosines with all of the
+    By least squares of P(mismatched) on a side's main directions and on the spread of its cosines with all of the
     other side. Where sources differ in noise and in difficulty, null pairs of the noisy one count more.
     """
-    likely = np.ones(null.shape[1])
+    calibration, likely = calibrate(scores, null_scores, weight=weight, by_score=True, draws=0), weight.copy()
+    assert calibration is not None
+    mismatched = calibration.mismatched(positions(scores, scores))
     for own, other, rows in zip(sides, sides[::-1], null, strict=True):
         main = own.vectors @ np.linalg.eigh(own.covariance)[1][:, -NUMBERS.directions :]
         x = np.column_stack([np.ones(len(main)), other.spread(own.given), main])
         fitted = x @ np.linalg.lstsq(x, mismatched)[0]
         likely *= np.clip(fitted, mismatched.mean() / 10, 1)[rows]
-    return likely
+    return np.asarray(likely / likely.mean())
 
 
-def _within(pairs: VectorPairs, background: Background, image: np.ndarray, text: np.ndarray) -> np.ndarray:
-    """Similarity (k,) of images and captions in rows (k,) of a background."""
-    shared = background.within[0, image] + background.within[1, text]
-    return np.asarray(cosines(pairs.images[image], pairs.texts[text]) - shared / 2)
+def _by_null(
+    scores: np.ndarray, absent: np.ndarray, present: np.ndarray, weight: np.ndarray, share: float, seed: int
+) -> Calibration | None:
+    """Calibrate by null pairs (K,) with weights. A ``share`` of them is scored with their right partners there."""
+    null = absent
+    if share:
+        null, weight = np.append(absent, present), 2 * np.append((1 - share) * weight, share * weight)
+    return calibrate(scores, null, weight=weight, by_score=True, seed=seed)
 
 
-def _alone(pairs: VectorPairs, background: Background, image: np.ndarray, text: np.ndarray) -> np.ndarray:
-    """As :func:`_within`, each pair as if it were added alone to the background without its image and its caption."""
-    cosine, sums = cosines(pairs.images[image], pairs.texts[text]), background.others
+def _within(pairs: VectorPairs, shared: np.ndarray, image: np.ndarray, text: np.ndarray) -> np.ndarray:
+    """Similarity (k,) of images and captions in rows (k,), by what their sides share with all, (2, N)."""
+    return np.asarray(cosines(pairs.images[image], pairs.texts[text]) - (shared[0, image] + shared[1, text]) / 2)
+
+
+def _share_present(pairs: VectorPairs, background: Background, matched: np.ndarray) -> float:
+    """The share of mismatched pairs whose right partners are in other mismatched pairs: a lower bound.
+
+    The largest similarity of each caption to the images of mismatched pairs tells. Captions of matched pairs show how
+    large it is with their own image among these, and without. The same holds for images.
+    """
+    wrong, right = np.flatnonzero(matched < 0.5), np.flatnonzero(matched >= 0.5)
+    if not len(wrong) or not len(right):
+        return 0.0
+    without, own = (background.tau / 2 * np.tensordot([0.5, 1], sums, (0, 1)) for sums in background.others_and_all)
+    found = []
+    for side, (queries, others, group, other_group) in enumerate(pairs.sides(pairs)):
+        rival, of_other = np.empty(len(pairs)), own[1 - side]
+        for block in blocks(len(pairs), 1024):
+            S = queries[block] @ others[wrong].T - of_other[wrong]
+            S[group[block, None] == other_group[wrong]] = -np.inf
+            rival[block] = S.max(axis=1)
+        paired = cosines(queries[right], others[right]) - of_other[right]
+        there = np.maximum(rival[right], paired) - own[side, right]
+        found.append(((rival - without[side])[right], there, (rival - own[side])[wrong]))
+    absent, there, mixed = (np.concatenate(each) for each in zip(*found, strict=True))
+    return mixture_share(absent, there, mixed, np.tile(1 - matched[wrong], 2))[1]
+
+
+def _alone(
+    pairs: VectorPairs, background: Background, image: np.ndarray, text: np.ndarray, *, partners: bool = False
+) -> np.ndarray:
+    """As :func:`_within`, each pair as if it were added alone to the background. Unless ``partners``, this is without
+    its image and its caption.
+    """
+    cosine, sums = cosines(pairs.images[image], pairs.texts[text]), background.others_and_all[int(partners)]
     return np.asarray(
         cosine - background.added(cosine, np.stack([sums[0, :, image].T, sums[1, :, text].T])).mean(axis=0)
     )
@@ -540,7 +583,7 @@ def _near(observed: np.ndarray, near: np.ndarray, null: np.ndarray, random: floa
 
     ``random``: the share of pairs that look like random ones, by ``null``, whose part of the lower tail is none of it.
     """
-    if len(near) < LEAST_PAIRS:
+    if len(near) < LEAST_PAIRS or random >= NUMBERS.few_random:
         return None
     cut = np.quantile(near, NUMBERS.tail)
     tail, null_tail = (float((s < cut).mean()) for s in (observed, null))

@@ -91,7 +91,7 @@ class VectorPairs:
 
     def _others(self, pairs: "VectorPairs", kind: str, tau: float) -> list[np.ndarray]:
         """What images and captions of n ``pairs`` share with others: (n, 1) log sums, or the largest (n, 10)."""
-        sides = zip(("images", "captions"), self._sides(pairs), strict=True)
+        sides = zip(("images", "captions"), self.sides(pairs), strict=True)
         return [self._shared(name, side, kind, tau) for name, side in sides]
 
     def _shared(self, name: str, side: _Side, kind: str, tau: float) -> np.ndarray:
@@ -127,7 +127,8 @@ class VectorPairs:
                 CurrentProgress.advance(f"comparing {name}", name, block.stop, n)
         return out
 
-    def _sides(self, pairs: "VectorPairs") -> list[_Side]:
+    def sides(self, pairs: "VectorPairs") -> list[_Side]:
+        """Images of n ``pairs`` with these captions, captions with these images. Those of one group are no rivals."""
         return [
             (pairs.images, self.texts, pairs.text_group, self.text_group),
             (pairs.texts, self.images, pairs.image_group, self.image_group),
@@ -161,7 +162,7 @@ def _balance(pairs: VectorPairs, tau: float, steps: int = 20) -> tuple[np.ndarra
     paired = cosines(pairs.images, pairs.texts).astype(np.float64) / tau
     matrix = np.asarray(pairs.images, np.float32) @ np.asarray(pairs.texts, np.float32).T if n * n <= _KEPT else None
     products = (None, None) if matrix is None else (matrix, matrix.T)
-    sides = [_largest(*each, tau) for each in zip(pairs._sides(pairs), products, strict=True)]
+    sides = [_largest(*each, tau) for each in zip(pairs.sides(pairs), products, strict=True)]
 
     latest = [np.zeros(n), np.zeros(n)]
     first = latest
@@ -195,18 +196,20 @@ class Background:
         m pairs.
     potentials : (2, m) float
         Balanced u of the images and v of the captions.
-    within : (2, m) float
-        What :func:`balanced` finds for these pairs. Empty where it is no longer needed.
-    others : (2, 2, m) float
-        As :meth:`sums`, of each of these pairs and the others. Empty where it is no longer needed.
+    shared : (2, 2, m) float
+        What images and captions of these pairs share with all, by the first step of the balance, a softmax, and by the
+        last. :func:`balanced` is the mean of both. Empty where it is no longer needed.
+    others_and_all : (2, 2, 2, m) float
+        As :meth:`sums`, of each of these pairs and the others, and of each and all. Empty where they are no longer
+        needed.
     tau : float
         Temperature.
     """
 
     pairs: VectorPairs
     potentials: np.ndarray
-    within: np.ndarray = field(default_factory=lambda: np.empty((2, 0)))
-    others: np.ndarray = field(default_factory=lambda: np.empty((2, 2, 0)))
+    shared: np.ndarray = field(default_factory=lambda: np.empty((2, 2, 0)))
+    others_and_all: np.ndarray = field(default_factory=lambda: np.empty((2, 2, 2, 0)))
     tau: float = TAU
 
     @classmethod
@@ -215,8 +218,10 @@ class Background:
         first, last, sides = _balance(pairs, tau)
         potentials = [(np.zeros(len(pairs)), _floored(v)) for v in last[::-1]]
         others = np.array([[_over_others(side, w) for w in both] for side, both in zip(sides, potentials, strict=True)])
+        paired = cosines(pairs.images, pairs.texts) / tau
+        both = np.stack([others, np.logaddexp(others, paired + np.array(potentials))])
         half = replace(pairs, images=pairs.images.astype(np.float16), texts=pairs.texts.astype(np.float16))
-        return cls(half, last, -tau * (first + last), others, tau)
+        return cls(half, last, -2 * tau * np.stack([first, last]), both, tau)
 
     def similarity(self, pairs: VectorPairs) -> np.ndarray:
         """Similarity (n,) float64 of n pairs, each of them added alone to the background."""
@@ -226,7 +231,7 @@ class Background:
     def sums(self, pairs: VectorPairs) -> np.ndarray:
         """Log sums (2, 2, n) of images and captions: log sum_j exp(s_ij / tau) without and with the potential of j."""
         out = np.empty((2, 2, len(pairs)))
-        sides = list(zip(out, self.pairs._sides(pairs), self._references, strict=True))
+        sides = list(zip(out, self.pairs.sides(pairs), self._references, strict=True))
 
         def fill(block: slice) -> None:
             for values, (vectors, _, group, _), references in sides:
@@ -255,7 +260,7 @@ class Background:
     def _references(self) -> list[_References]:
         """For captions, then for images: vectors over tau (d, m), weights (m, 2), their scale, and groups, twice."""
         sides = []
-        for (_, vectors, _, group), potential in zip(self.pairs._sides(self.pairs), self.potentials[::-1], strict=True):
+        for (_, vectors, _, group), potential in zip(self.pairs.sides(self.pairs), self.potentials[::-1], strict=True):
             highest = float(potential.max(initial=0))
             weights = np.stack([np.ones_like(potential), np.exp(_floored(potential) - highest)], axis=1)
             scaled = np.ascontiguousarray(vectors.T, np.float32) / np.float32(self.tau)

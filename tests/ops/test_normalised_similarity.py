@@ -110,7 +110,7 @@ def test_of_a_background_a_pair_is_scored_as_one_more_among_them() -> None:
     pairs, tau = alone(150), 0.1
     background = Background.of(pairs, tau=tau)
     found = cosines(pairs.images, pairs.texts) - background.similarity(pairs)
-    np.testing.assert_allclose(found, background.within.mean(axis=0), atol=0.05 * tau)
+    np.testing.assert_allclose(found, background.shared.mean(axis=(0, 1)), atol=0.05 * tau)
     added = corpus(40, seed=1)
     other = VectorPairs(added.images, added.texts, np.arange(150, 190), np.arange(150, 190))
     u, v = background.potentials
@@ -136,7 +136,7 @@ def test_the_balance_of_a_background_tells_the_sums_over_its_other_pairs(monkeyp
         monkeypatch.setattr(module, "_KEPT", kept)
         background = Background.of(pairs)
         assert np.ptp(background.potentials, axis=1).max() > 60
-        np.testing.assert_allclose(background.others, background.sums(pairs), atol=0.05)
+        np.testing.assert_allclose(background.others_and_all[0], background.sums(pairs), atol=0.05)
 
 
 @pytest.mark.parametrize("tau", [0.01, 0.004])
