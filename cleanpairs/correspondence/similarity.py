@@ -404,16 +404,17 @@ def _likely_mismatched(
     are to be of mismatched pairs.
 
     By least squares of P(mismatched) on a side's main directions and on the spread of its cosines with all of the
-    other side. Where sources differ in noise and in difficulty, null pairs of the noisy one count more.
+    other side, as a share of what is found of null pairs. Where sources differ in noise and in difficulty, null pairs
+    of the noisy one count more.
     """
     calibration, likely = calibrate(scores, null_scores, weight=weight, by_score=True, draws=0), weight.copy()
     assert calibration is not None
-    mismatched = calibration.mismatched(positions(scores, scores))
+    mismatched, of_null = (calibration.mismatched(positions(each, scores)) for each in (scores, null_scores))
     for own, other, rows in zip(sides, sides[::-1], null, strict=True):
         main = own.vectors @ np.linalg.eigh(own.covariance)[1][:, -NUMBERS.directions :]
         x = np.column_stack([np.ones(len(main)), other.spread(own.given), main])
-        fitted = x @ np.linalg.lstsq(x, mismatched)[0]
-        likely *= np.clip(fitted, mismatched.mean() / 10, 1)[rows]
+        fitted, expected = x @ np.linalg.lstsq(x, mismatched)[0], x @ np.linalg.lstsq(x[rows], of_null)[0]
+        likely *= np.clip(fitted / np.maximum(expected, 0.1), mismatched.mean() / 10, 1)[rows]
     return np.asarray(likely / likely.mean())
 
 

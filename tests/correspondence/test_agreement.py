@@ -326,6 +326,21 @@ def test_sources_that_differ_in_noise_and_difficulty_are_judged_together(wrong: 
     assert 2 * (flagged & truth).sum() / (flagged.sum() + truth.sum()) > 0.9
 
 
+@pytest.mark.parametrize(("noisy", "least", "most"), [(0.0, 0.7, 1.4), (0.6, 1.8, 10.0)])
+def test_null_pairs_count_more_where_noise_is_and_not_where_all_scores_are_low(
+    noisy: float, least: float, most: float
+) -> None:
+    """A half of the images score low with all captions. Of a half a further share is mismatched."""
+    rng, n = np.random.default_rng(0), 1000
+    sides = [agreement.Centred(side) for side in cone(n, 0.0)[:2]]
+    half = sides[0].vectors @ np.linalg.eigh(sides[0].covariance)[1][:, -1] > 0
+    wrong = rng.random(n) < np.where(half, 0.2 + noisy, 0.2)
+    null = np.stack([np.arange(n), np.roll(np.arange(n), 1)])
+    scores, random = ((2 - half) + rng.normal(size=n) / 2 for _ in range(2))
+    weight = similarity._likely_mismatched(sides, null, scores + 2 * ~wrong, random, np.ones(n))
+    assert least < weight[half].mean() / weight[~half].mean() < most
+
+
 @pytest.mark.parametrize(("n", "wrong"), [(200, 0.1), (400, 0.4), (800, 0.1)])
 def test_captions_of_images_that_are_not_in_the_data_are_counted(n: int, wrong: float) -> None:
     """A wrong pair whose right partners are elsewhere scores above random pairs, whose partners are in the data."""
