@@ -1,10 +1,11 @@
 r"""Agreement of vectors of one space before any training: normalised similarity, and what a linear map adds to it.
 
-n is the normalised similarity (:func:`cleanpairs.ops.normalised_similarity.balanced`). r is a ridge regression between
-the sides, trained on other folds. The score is n + c r, each in standard deviations of its null. AUC compares observed
-pairs that seem matched with null pairs. c is the least weight within two standard errors of the largest AUC. Rate and
-probability come from the null. In it counts more what resembles mismatched pairs. Where it shows few mismatches, near
-null pairs, with the captions most like theirs, show others. Reasons: docs/methods/auto.md.
+n is the normalised similarity (:func:`cleanpairs.ops.normalised_similarity.balanced`). Its balance counts the more, the
+more mismatched pairs have right partners in the data. r is a ridge regression between the sides, trained on other
+folds. The score is n + c r, each in standard deviations of its null. AUC compares observed pairs that seem matched with
+null pairs. c is the least weight within two standard errors of the largest AUC. Rate and probability come from the
+null. In it counts more what resembles mismatched pairs. Where it shows few mismatches, near null pairs, with the
+captions most like theirs, show others. Reasons: docs/methods/auto.md.
 
 All this is computed of some thousand pairs. Of more pairs a sample is taken, and the result scores the others, one by
 one, as it scores pairs of other data (:class:`SimilarityModel`).
