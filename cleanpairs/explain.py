@@ -18,7 +18,7 @@ from cleanpairs.correspondence.words import WordRatios
 from cleanpairs.data.duplicates import group_near_vectors
 from cleanpairs.data.filters import PREFIX, other_scripts
 from cleanpairs.data.pairs import Pairs
-from cleanpairs.ops.search import prepare
+from cleanpairs.ops.search import Prepared, prepare
 
 ISSUES = (
     "doubtful", "near-duplicate images, different captions", "one caption, many images", "uninformative",
@@ -248,9 +248,12 @@ class _Side:
     """Pairs ``rows`` (m,) by unit vectors (m, d) of one modality. Pairs that share one of ``groups`` are left out."""
 
     def __init__(self, vectors: np.ndarray, rows: np.ndarray, groups: Sequence[np.ndarray]) -> None:
-        self.rows, self.groups = rows if len(rows) else np.full(1, -1), groups
+        self.rows, self.groups, self._vectors = rows if len(rows) else np.full(1, -1), groups, vectors
+
+    @cached_property
+    def _search(self) -> Prepared:
         spare = 16  # neighbours of the same image or text do not count
-        self._search = prepare(vectors[:0], vectors, NEIGHBOURS + spare, exact=True)
+        return prepare(self._vectors[:0], self._vectors, NEIGHBOURS + spare, exact=True)
 
     def near(self, vectors: np.ndarray, ids: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return places (n, k) in ``rows``, and similarities, of the nearest to pairs ``ids``. -1 and NaN for none."""

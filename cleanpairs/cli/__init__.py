@@ -4,7 +4,9 @@ Results go to standard output, everything else to standard error. An error is on
 what; what to do``. :mod:`cleanpairs.core.errors` has the exit codes. SIGINT, SIGTERM and SIGHUP give 130, 143 and 129.
 """
 
+import atexit
 import errno
+import gc
 import importlib
 import os
 import signal
@@ -151,6 +153,7 @@ def cli(ctx: click.Context, memory_cap: str | None) -> None:
 
 def main() -> None:
     """Entry point of the ``cleanpairs`` command. Exits with the code of the error."""
+    atexit.register(gc.freeze)  # else the interpreter searches all that torch has made once more
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup has it ignored
             signal.signal(number, _terminate)

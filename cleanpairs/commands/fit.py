@@ -18,6 +18,7 @@ from cleanpairs.commands.fit_stream import Streamed, StreamedFit
 from cleanpairs.commands.run import LATEST, Run, default_run_path, write_scores
 from cleanpairs.core import distributed
 from cleanpairs.core.errors import ConfigError, DataError, OutputError, OutputExistsError
+from cleanpairs.core.limits import one_thread
 from cleanpairs.core.plain import plain
 from cleanpairs.core.progress import CurrentProgress
 from cleanpairs.core.recipe import DataOptions, Recipe, parse_yaml, read_yaml
@@ -323,6 +324,7 @@ def _about(recipe: Recipe, estimator: PairScorer, source: Source, pairs: int) ->
     }
 
 
+@one_thread()  # of small products
 def _write_results(run: Run, estimator: PairScorer, pairs: Pairs, scored: Streamed | None) -> dict[str, Any]:
     """Write scores and issues of a fit. Returns the result. ``scored``: as of :meth:`StreamedFit.finish`."""
     run.write_metrics(estimator.history_)

@@ -501,12 +501,12 @@ def _predicted(
         maps.append(solved(*total))
         for f, part in enumerate(parts):
             map_ = solved(*(whole - own for whole, own in zip(total, part, strict=True)))
-            for scores, rows in zip(out, judged, strict=True):
-                of = np.flatnonzero(fold[rows[0]] == f)
-                queries, targets = rows[:, of] if not flipped else rows[::-1, of]
-                known, place = np.unique(queries, return_inverse=True)
-                predicted = space.scaled(x[known] @ map_)
-                scores[of] += cosines(predicted[place], space.vectors[targets])
+            of = [np.flatnonzero(fold[rows[0]] == f) for rows in judged]
+            asked = [rows[:: -1 if flipped else 1, at] for rows, at in zip(judged, of, strict=True)]
+            known = np.unique(np.concatenate([queries for queries, _ in asked]))
+            predicted = space.scaled(x[known] @ map_)
+            for scores, at, (queries, targets) in zip(out, of, asked, strict=True):
+                scores[at] += cosines(predicted[np.searchsorted(known, queries)], space.vectors[targets])
     return np.stack(maps), out
 
 

@@ -88,9 +88,9 @@ class WordRatios:
         self._has = csr_array(has[:, self.known])
         self._has.sort_indices()
         self._rows, self._weight, self._group = rows, self._trust[rows], np.arange(n) if group is None else group
-        self._references = self._x[rows].T / np.float32(numbers.tau)
-        self._counted = csr_array(self._has[rows].multiply(self._weight[:, None]))
-        self._share = np.asarray(self._counted.sum(axis=0)) / max(float(self._weight.sum()), 1e-12)
+        self._references = self._x[rows] / np.float32(numbers.tau)
+        self._counted = csr_array(self._has[rows].multiply(self._weight[:, None])).T
+        self._share = np.asarray(self._counted.sum(axis=1)) / max(float(self._weight.sum()), 1e-12)
         own, word, moments = np.empty(self._has.nnz), self._has.indices, np.zeros((2, len(self.known)))
         for start in range(0, n, numbers.block):
             some = np.arange(start, min(start + numbers.block, n))
@@ -109,12 +109,12 @@ class WordRatios:
         self.height = np.maximum(self._total, 0) / (self._count + numbers.shrink)  # h of each known word
 
     def _near(self, x: np.ndarray, group: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Kernels (k, B) of images with those of the references, and sums of words (k, V) and of all by them (k,)."""
-        K = x @ self._references
+        """Kernels (B, k) of images with those of the references, and sums of words (k, V) and of all by them (k,)."""
+        K = self._references @ x.T
         K -= np.float32(1 / self._numbers.tau)
         np.exp(K, out=K)
-        K[group[:, None] == self._group[self._rows]] = 0
-        return K, K @ self._counted, np.maximum(K @ self._weight, 1e-30)
+        K[self._group[self._rows][:, None] == group] = 0
+        return K, (self._counted @ K).T, np.maximum(self._weight @ K, 1e-30)
 
     def _logarithms(self, found: np.ndarray, mass: np.ndarray, word: Any = slice(None)) -> np.ndarray:
         prior = self._numbers.prior * self._share[word]
@@ -144,7 +144,7 @@ class WordRatios:
             rows = np.arange(start, min(start + m.block, len(self._x)))
             K, found, mass = self._near(self._x[rows], self._group[rows])
             i, j, w = image[at] - start, caption[at], word[at]
-            out = np.where(self._place[j] >= 0, K[i, self._place[j]] * trust[j], 0)  # K is 0 where i is j
+            out = np.where(self._place[j] >= 0, K[self._place[j], i] * trust[j], 0)  # K is 0 where i is j
             s[at] = self._logarithms(np.maximum(found[i, w] - out, 0), np.maximum(mass[i] - out, 1e-30), w)
         s = (s - self._mean[word]) / self._spread[word]
         same = self._has.indptr[caption] + np.arange(len(word)) - of_judged.indptr[query]

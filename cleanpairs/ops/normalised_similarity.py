@@ -42,7 +42,7 @@ TAU = 0.01  # where CLIP ends: its logit scale is cut at 100
 EXACT_UP_TO = 50_000  # background pairs
 NEIGHBOURS = 10  # of CSLS
 RIVALS = 16_384  # pairs with which :func:`among_all` compares, and the most of a batch
-_KEPT = 1 << 23  # similarities that it keeps of each side: 96 MiB
+_KEPT = 1 << 23  # similarities that it keeps of each side: 64 MiB
 _BLOCK_ENTRIES = 1 << 22  # similarities at once: 16 MiB of float32
 _LEAST_ROWS, _MOST_ROWS = 64, 1024  # of a block: products of few rows add up in another order
 
@@ -334,16 +334,16 @@ def _largest(side: _Side, products: np.ndarray | None, tau: float) -> _Largest:
         if k == n:
             dense[block] = S
             continue
-        rest[block] = S.sum(axis=1, dtype=np.float64)
-        row, column = np.divmod(at, n)
-        parts.append((S.ravel()[at].astype(np.float64), column.astype(np.int32), np.bincount(row, minlength=len(S))))
+        (row, column), kept = np.divmod(at, n), S.ravel()[at]
+        rest[block] = S.sum(axis=1, dtype=np.float64) - np.bincount(row, kept, len(S))
+        parts.append((kept, column.astype(np.int32), np.bincount(row, minlength=len(S))))
     if k == n:
         return dense, rest, top, float(dense.sum(dtype=np.float64))
     from scipy.sparse import csr_array
 
     values, columns, counts = (np.concatenate(part) for part in zip(*parts, strict=True))
-    kept = csr_array((values, columns, np.append(0, np.cumsum(counts))), shape=(n, n))
-    return kept, np.maximum(rest - kept.sum(axis=1), 0), top, float(values.sum())
+    largest = csr_array((values, columns, np.append(0, np.cumsum(counts))), shape=(n, n))
+    return largest, np.maximum(rest, 0), top, float(values.sum(dtype=np.float64))
 
 
 def _smallest(S: np.ndarray, k: int) -> np.ndarray:
