@@ -58,7 +58,7 @@ def adopt(parent: int) -> None:
 
 
 def _import_path() -> list[str]:
-    """``sys.path`` without the working directory. Where the package itself lies is on it in any case, last."""
+    """``sys.path`` without the working directory, and where this package lies, before any other copy of it."""
     package_root = str(Path(__file__).resolve().parents[2])
     try:
         cwd = os.path.realpath(os.getcwd())
@@ -66,4 +66,5 @@ def _import_path() -> list[str]:
         cwd = ""
     path = [os.path.abspath(entry) for entry in map(os.fsdecode, sys.path) if entry and (cwd or os.path.isabs(entry))]
     path = [entry for entry in path if os.path.realpath(entry) != cwd]
-    return path if package_root in path else [*path, package_root]
+    at = next((i for i, entry in enumerate(path) if (Path(entry) / "cleanpairs").is_dir()), len(path))
+    return [*path[:at], package_root, *path[at:]]

@@ -59,6 +59,16 @@ def test_a_child_imports_nothing_from_the_working_directory(
     assert not {"", ".", str(Path.cwd())} & set(path)
 
 
+def test_a_child_imports_this_package_and_no_other_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a source checkout, beside a copy that is installed."""
+    (tmp_path / "cleanpairs").mkdir()
+    (tmp_path / "cleanpairs" / "__init__.py").touch()
+    monkeypatch.setattr(sys, "path", [str(PACKAGE.parent), str(tmp_path), *sys.path])
+    monkeypatch.chdir(PACKAGE.parent)
+    with children.start("import cleanpairs; print(cleanpairs.__file__)", stdout=subprocess.PIPE) as child:
+        assert Path(child.communicate(timeout=900)[0].decode().strip()).resolve().parent == PACKAGE
+
+
 def test_every_child_is_started_by_one_function() -> None:
     """Nobody else starts Python, or anything: the sweep over the package's syntax trees."""
     starts = (
