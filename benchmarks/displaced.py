@@ -131,7 +131,7 @@ def undisplaced(folder: Path, count: int) -> list[dict[str, Any]]:
             for group in np.array_split(some, max(1, len(some) // 10)):
                 owner[group] = rng.permutation(group)
         blocks = find_displaced_rows(image[order], text[order][owner]).blocks
-        found.append({"kind": kind, "rate": 0.0 if kind == "as it is" else rate, "seed": seed, "blocks": len(blocks)})
+        found.append({"kind": kind, "rate": 0.0 if kind == "unchanged" else rate, "seed": seed, "blocks": len(blocks)})
     return found
 
 

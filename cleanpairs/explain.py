@@ -67,6 +67,7 @@ class Explanation(Neighbours):
     - ``instead``: what they have in place of the first unsupported word, "" for nothing
     - ``why``: one sentence
     - ``opinion``: that of a judge, "" without one
+    - ``displaced``: the block of displaced rows in which it lies, "" for none
     """
 
     flagged: bool
@@ -75,6 +76,7 @@ class Explanation(Neighbours):
     instead: str
     why: str
     opinion: str = ""
+    displaced: str = ""
 
 
 class Explainer:

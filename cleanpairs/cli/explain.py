@@ -34,10 +34,13 @@ def explain(named: tuple[str, ...], count: int, neighbours: int) -> None:
     the caption that hardly any similar image has in its captions, and words that it lacks.
     """
     run, explainer, ids = _opened(named)
-    worst = explainer.worst(count, run.result.get("displaced", ())).tolist()
-    explanations = explainer.explain(ids or worst, neighbours=neighbours)
+    blocks = run.result.get("displaced", ())
+    explanations = explainer.explain(ids or explainer.worst(count, blocks).tolist(), neighbours=neighbours)
     words = {} if (opinions := run.opinions()) is None else opinions.in_words()
-    _print([replace(explanation, opinion=words.get(explanation.pair_id, "")) for explanation in explanations])
+    rows = {
+        i: str(block["why"]) for block in blocks for i in range(int(block["pair_id"]), int(block.get("last", -1)) + 1)
+    }
+    _print([replace(e, opinion=words.get(e.pair_id, ""), displaced=rows.get(e.pair_id, "")) for e in explanations])
 
 
 @click.command(cls=PathsCommand)
@@ -91,6 +94,8 @@ def _lines(e: "Explanation | Neighbours") -> Iterator[str]:
         yield f"  why        {safe(why)}"
     if opinion := getattr(e, "opinion", ""):
         yield f"  judge      {opinion}"
+    if displaced := getattr(e, "displaced", ""):
+        yield f"  displaced  {safe(displaced)}"
     for name, near in (("similar images", e.similar_images), ("similar captions", e.similar_captions)):
         yield f"  {name}{' of trusted pairs' if why is not None else ''}:"
         for n in near:

@@ -89,6 +89,15 @@ def test_keys_of_several_pairs_and_keys_that_are_numbers(command: Command, run: 
     assert "pair 0, key 106:" in command("worst", run, "--n", 1, TRUST)[1]
 
 
+def test_a_pair_of_displaced_rows_says_so(output_of: Any, run: Path) -> None:
+    blocks = [{"pair_id": 3, "last": 5, "why": "Rows 4 to 6."}, {"pair_id": 7, "why": "of an older run"}]
+    opened = Run(run)
+    opened.write_info({**opened.info, "result": {**opened.info["result"], "displaced": blocks}})
+    found = json.loads(output_of("explain", run, "3", "5", "6", "7", "--json", TRUST))
+    assert [e["displaced"] for e in found] == ["Rows 4 to 6.", "Rows 4 to 6.", "", ""]
+    assert output_of("explain", run, "3", "6", TRUST).count("  displaced  Rows 4 to 6.\n") == 1
+
+
 def test_neighbours_of_the_corpus_are_marked_where_they_are_not_trusted(
     command: Any, output_of: Any, run: Path
 ) -> None:
