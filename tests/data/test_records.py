@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.data import Pairs, iter_tables, load_pairs
-from tests.helpers import assert_not_loaded, picture, write_pictures, write_table
+from tests.helpers import assert_not_loaded, assert_raises, picture, write_pictures, write_table
 
 
 @pytest.fixture(scope="module")
@@ -208,6 +208,18 @@ def test_the_images_may_lie_in_another_folder(tmp_path: Path) -> None:
     assert load_pairs(tmp_path / "a.csv").source.image_root == str(tmp_path / "b")
     (tmp_path / "flickr30k-images" / "1.png").write_bytes(picture(1))
     assert_not_loaded(r"as many are in .*b as in .*flickr30k-images", tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize("name", ["cut.csv", "cut.jsonl"])
+def test_a_file_that_is_cut_once_it_is_read_is_named(name: str, folder: Path) -> None:
+    content = (table if name.endswith("csv") else lines)("a", "b", "c")
+    (folder / name).write_bytes(content)
+    images = load_pairs(folder / name).images
+    assert images.read([2]) == [picture(2)]
+    (folder / name).write_bytes(content[: content.index(b"2.png")].rpartition(b"\n")[0])
+    words = rf"{name} has changed: it holds 2 rows, and held 3"
+    assert_raises(DataError, words, images.read, [2])
+    assert_raises(DataError, words, list, images.iter_encoded(2))
 
 
 @pytest.mark.parametrize(("most", "kind"), [(2**63 - 1, "int64"), (2**64 - 1, "uint64"), (2**64, "string")])

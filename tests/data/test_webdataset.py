@@ -17,7 +17,7 @@ import webdataset
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.data import iter_tables, load_pairs
-from tests.helpers import assert_not_loaded, picture, write_tar
+from tests.helpers import assert_not_loaded, assert_raises, picture, write_tar
 
 
 def jpeg(number: int, kind: str = "JPEG") -> bytes:
@@ -179,6 +179,9 @@ def test_a_tar_that_is_cut_short_or_damaged_is_named(tmp_path: Path) -> None:
         path.write_bytes(content)
         assert_not_loaded(words, path)
     assert_not_loaded("compressed; unpack it", path.rename(tmp_path / "b.tar.gz"))
+    images = load_pairs(write_tar(path, sample("2", 2, "two"))).images
+    path.unlink()
+    assert_raises(DataError, r"a\.tar cannot be read", images.read, [0])
 
 
 def test_a_name_that_occurs_twice(tmp_path: Path) -> None:

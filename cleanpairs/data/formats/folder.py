@@ -81,8 +81,7 @@ class ListingReader(TableReader):
 
     def batches(self, source: Source, batch_rows: int, columns: Sequence[str] | None) -> Iterator[Rows]:
         """See :class:`TableReader`."""
-        listing, schema = self.listing(source), self.schema(source)
-        table = listing.table.slice(0, source.n_rows)
+        listing, schema, table = self.listing(source), self.schema(source), self._table(source)
         name = _named_images(table.schema, source)
         name = name if columns is None or name in columns else None
         paths = [None] * len(table) if name is None else [path or None for path in table[name].to_pylist()]
@@ -103,8 +102,14 @@ class ListingReader(TableReader):
 
     def images_at(self, source: Source, rows: Sequence[int]) -> list[bytes | None]:
         """See :class:`TableReader`."""
-        cells = taken(self.listing(source).table[source.columns["image"]], np.asarray(rows, np.int64)).to_pylist()
+        cells = taken(self._table(source)[source.columns["image"]], np.asarray(rows, np.int64)).to_pylist()
         return [encoded_bytes(cell or None, source.paths[0], source.image_root) for cell in cells]
+
+    def _table(self, source: Source) -> pa.Table:
+        table = self.listing(source).table
+        if len(table) < source.n_rows:
+            raise DataError(f"{source.paths[0]} has changed: it holds {len(table):,} rows, and held {source.n_rows:,}")
+        return table.slice(0, source.n_rows)
 
 
 def _named_images(schema: pa.Schema, source: Source) -> str | None:

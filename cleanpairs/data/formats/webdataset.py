@@ -223,7 +223,7 @@ def _read(places: Sequence[tuple[str, Sample]], rows: Sequence[int]) -> list[byt
     """The images (k,) at ``rows`` (k,) of all ``places``: tar and sample of each."""
     images: dict[int, bytes | None] = {}
     for tar, rows_of_tar in groupby(sorted(set(rows)), lambda row: places[row][0]):  # one tar after the other
-        with open_regular(tar) as file:
+        with reading(tar), open_regular(tar) as file:
             images |= {row: _content(places[row][1], file)[0] or None for row in rows_of_tar}
     return [images[row] for row in rows]
 
