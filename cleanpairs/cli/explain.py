@@ -37,10 +37,7 @@ def explain(named: tuple[str, ...], count: int, neighbours: int) -> None:
     blocks = run.result.get("displaced", ())
     explanations = explainer.explain(ids or explainer.worst(count, blocks).tolist(), neighbours=neighbours)
     words = {} if (opinions := run.opinions()) is None else opinions.in_words()
-    rows = {
-        i: str(block["why"]) for block in blocks for i in range(int(block["pair_id"]), int(block.get("last", -1)) + 1)
-    }
-    _print([replace(e, opinion=words.get(e.pair_id, ""), displaced=rows.get(e.pair_id, "")) for e in explanations])
+    _print([replace(e, opinion=words.get(e.pair_id, ""), displaced=_block_of(e.pair_id, blocks)) for e in explanations])
 
 
 @click.command(cls=PathsCommand)
@@ -67,6 +64,11 @@ def _opened(named: tuple[str, ...]) -> tuple[Any, "Explainer", list[int]]:
 
 def _print(explanations: Sequence["Explanation | Neighbours"]) -> None:
     print_result(explanations, "\n".join(line for e in explanations for line in _lines(e)))
+
+
+def _block_of(pair: int, blocks: Sequence[dict[str, Any]]) -> str:
+    within = (b for b in blocks if int(b["pair_id"]) <= pair <= int(b.get("last", -1)))
+    return str(next(within, {}).get("why", ""))
 
 
 def _pair(pairs: Any, name: str) -> int:

@@ -324,7 +324,7 @@ def _about(recipe: Recipe, estimator: PairScorer, source: Source, pairs: int) ->
     }
 
 
-@one_thread()  # of small products
+@one_thread()  # the products are small
 def _write_results(run: Run, estimator: PairScorer, pairs: Pairs, scored: Streamed | None) -> dict[str, Any]:
     """Write scores and issues of a fit. Returns the result. ``scored``: as of :meth:`StreamedFit.finish`."""
     run.write_metrics(estimator.history_)
