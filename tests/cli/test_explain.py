@@ -91,6 +91,7 @@ def test_keys_of_several_pairs_and_keys_that_are_numbers(command: Command, run: 
 
 def test_a_pair_of_displaced_rows_says_so(output_of: Any, run: Path) -> None:
     blocks = [{"pair_id": 3, "last": 5, "why": "Rows 4 to 6."}, {"pair_id": 7, "why": "of an older run"}]
+    blocks += [{"pair_id": 90, "last": 10**15, "why": "forged"}]
     opened = Run(run)
     opened.write_info({**opened.info, "result": {**opened.info["result"], "displaced": blocks}})
     found = json.loads(output_of("explain", run, "3", "5", "6", "7", "--json", TRUST))
