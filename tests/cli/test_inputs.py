@@ -8,7 +8,6 @@ from typing import Any
 
 import datasets
 import fsspec
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -32,14 +31,6 @@ def corpus() -> list[Row]:
     return [("", row["image"]["bytes"], row["caption"].encode()) for row in table.to_pylist()]
 
 
-def write_files(folder: Path, rows: list[Row]) -> list[tuple[str, str]]:
-    """Name and caption of each image."""
-    folder.mkdir()
-    for i, (_, image, _) in enumerate(rows):
-        (folder / f"{i:04d}.jpg").write_bytes(image or b"")
-    return [(f"{i:04d}.jpg", (caption or b"").decode()) for i, (_, _, caption) in enumerate(rows)]
-
-
 def table_of(rows: list[Row]) -> pa.Table:
     return pa.table({"image": [{"bytes": image, "path": None} for _, image, _ in rows], "caption": texts(rows)})
 
@@ -57,51 +48,36 @@ def as_url(root: Path, rows: list[Row]) -> str:
     return f"memory://{root.name}/in.parquet"
 
 
-def as_jsonl(root: Path, rows: list[Row]) -> Path:
-    frame = pd.DataFrame(write_files(root / "images", rows), columns=["picture", "words"])
-    frame.to_json(root / "pairs.jsonl", orient="records", lines=True)
-    return root / "pairs.jsonl"
-
-
-MORE = {  # options that an input needs
-    "as_url": "--allow-urls", "as_jsonl": "--column text=words --column image=picture",
-    "as_arrays": "--column captions={root}/rows.parquet",
-}  # fmt: skip
 KINDS = {
     "as_tar": "webdataset", "as_files": "images", "as_downloads": "images", "as_parquet": "parquet",
     "as_datasets": "datasets", "as_arrays": "npy", "as_research": "precomp", "as_csv": "folder", "as_coco": "coco",
-    "as_embeddings": "clip-retrieval", "as_lance": "lance", "as_url": "parquet", "as_jsonl": "folder",
+    "as_embeddings": "clip-retrieval", "as_lance": "lance", "as_url": "parquet",
 }  # fmt: skip
-WRITERS = [*OTHERS, as_lance, as_url, as_jsonl]
-
-
-@pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output_of: Callable[..., str]) -> Callable[..., str]:
-    """``output_of``, in an empty working directory."""
-    (tmp_path / "work").mkdir()
-    monkeypatch.chdir(tmp_path / "work")
-    datasets.disable_progress_bars()
-    return output_of
+WRITERS = [*OTHERS, as_lance, as_url]
 
 
 @pytest.mark.parametrize("write", WRITERS, ids=lambda write: write.__name__.removeprefix("as_"))
-def test_inspect_fit_and_export(write: Any, tmp_path: Path, command: Callable[..., str]) -> None:
+def test_inspect_fit_and_export(write: Any, tmp_path: Path, monkeypatch: Any, output_of: Callable[..., str]) -> None:
     rows, root, name = corpus(), tmp_path / "given", write.__name__
-    root.mkdir()
-    data = [write(root, rows), *MORE.get(name, "").format(root=root).split()]
+    for folder in (root, tmp_path / "work"):
+        folder.mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    datasets.disable_progress_bars()
+    more = {"as_url": ["--allow-urls"], "as_arrays": ["--column", f"captions={root}/rows.parquet"]}
+    data = [write(root, rows), *more.get(name, [])]
     before = {p: p.read_bytes() for p in root.rglob("*") if p.is_file()}
 
-    seen = json.loads(command("inspect", *data, "--json"))
+    seen = json.loads(output_of("inspect", *data, "--json"))
     assert (seen["reader"], seen["pairs"], seen["quarantined"]) == (KINDS[name], N, 0)
     of_vectors = KINDS[name] in ("precomp", "clip-retrieval", "npy")
     assert (seen["decoded"] is None) == of_vectors and (of_vectors or seen["decoded"]["failures"] == [])
 
-    command("fit", *data, *FIT, "--out", "run")
-    command("export", "run", "--repaired", "out.parquet", "--ledger", "ledger.parquet")
+    output_of("fit", *data, *FIT, "--out", "run")
+    output_of("export", "run", "--repaired", "out.parquet", "--ledger", "ledger.parquet")
     out, ledger = pq.read_table("out.parquet"), pq.read_table("ledger.parquet")
     manifest = json.loads(Path("out.parquet.manifest.json").read_text())
     counts, inputs = manifest["counts"], manifest["input"]["paths"]
-    assert all(path == data[0] if "://" in str(data[0]) else Path(path).exists() for path in inputs)
+    assert all(path == data[0] if name == "as_url" else Path(path).exists() for path in inputs)
     assert len(ledger) == N == sum(v for k, v in counts.items() if k != "pairs")
     assert len(out) == ledger["out_row"].length() - ledger["out_row"].null_count > 0
     if not of_vectors:

@@ -11,6 +11,7 @@ from cleanpairs import Auto, clipart_path, load_pairs
 from cleanpairs.commands import demo
 from cleanpairs.commands.demo import run_demo
 from cleanpairs.core.errors import OutputExistsError
+from tests.helpers import assert_raises
 
 pytestmark = pytest.mark.slow
 SENTENCES = True  # see conftest.py
@@ -21,8 +22,7 @@ def test_a_demo_whose_run_holds_somebody_s_work_is_left_as_it_is(tmp_path: Path)
     (tmp_path / "run").mkdir()
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    with pytest.raises(OutputExistsError, match=r"notes\.txt"):
-        run_demo(tmp_path)
+    assert_raises(OutputExistsError, r"notes\.txt", run_demo, tmp_path)
     assert {name: (tmp_path / name).read_text() for name in files} == files
 
 
@@ -36,16 +36,13 @@ def test_the_demo_finds_cleans_and_leaves_what_it_says(tmp_path: Path, monkeypat
     said: list[str] = []
     result = run_demo(tmp_path / "demo", say=said.append)
     assert result["auroc"] > 0.85 and result["f1"] > 0.68
-    assert result["wrong_out"] <= result["wrong_kept"] + 0.02 < result["corrupted"] / result["pairs"] / 2, (
-        "never dirtier by repairs"
-    )
+    before = result["corrupted"] / result["pairs"]
+    assert result["wrong_out"] <= result["wrong_kept"] + 0.02 < before / 2, "never dirtier by repairs"
     ledger = pq.read_table(tmp_path / "demo" / "ledger.parquet")
     assert ledger["pair_id"].to_pylist() == list(range(result["pairs"]))
     cleaned = load_pairs(tmp_path / "demo" / "cleaned.parquet")
     assert len(cleaned) == sum(a not in ("drop", "quarantine") for a in ledger["action"].to_pylist())
-    before = result["corrupted"] / result["pairs"]
-    cleaned_actions = pq.read_table(tmp_path / "demo" / "cleaned.parquet")["action"]
-    kept = np.array(cleaned_actions.to_pylist()) == "keep"
+    kept = np.array(pq.read_table(tmp_path / "demo" / "cleaned.parquet")["action"].to_pylist()) == "keep"
     assert cleaned.true_mismatch[kept].mean() < before / 2, "what is kept is cleaner than what came in"
     assert json.loads((tmp_path / "demo" / "result.json").read_text())["auroc"] == result["auroc"]
     page = (tmp_path / "demo" / "report.html").read_text()

@@ -1,41 +1,40 @@
-"""Scores in a stream are the scores: chunk borders, lists of captions, quarantined rows."""
+"""Scores in a stream, and in a pipeline of somebody else's, are the scores: borders, lists, quarantined rows."""
 
+import importlib
 from copy import copy
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cleanpairs import ClipScore, InfoNCE, load_pairs
+from cleanpairs import ClipScore, InfoNCE, ScorePairs, load_pairs
 from cleanpairs.commands import score as streaming_module
 from cleanpairs.commands.score import ScoreResult
 from cleanpairs.core.errors import ConfigError, DataError, OutputExistsError
-from cleanpairs.engine import Partition, make_engine, run_partitions
-from tests.helpers import assert_raises, embedding_folder, write_table
+from cleanpairs.engine import make_engine, run_partitions
+from tests.helpers import assert_raises, vector_column, write_table
 
 SETTINGS: dict[str, Any] = {"epochs": 2, "batch_size": 8, "eval_group_size": 8, "threshold": 0.2, "tau": 0.1}
 
 
 def score_stream(model: Any, data: Path, out: Path, **how: Any) -> ScoreResult:
-    """By the model, or by the directory of a saved one."""
-    if not isinstance(model, Path):
-        model = model.save_pretrained(out.parent / f"saved-{id(model)}", overwrite=True)
-    return streaming_module.score_stream(model, data, out, **how)
+    """By the model, once it is saved."""
+    saved = model.save_pretrained(out.parent / f"saved-{id(model)}", overwrite=True)
+    return streaming_module.score_stream(saved, data, out, **how)
 
 
 def write(path: Path, n: int, *, lists: bool = False, bad: tuple[int, ...] = (), dim: int = 6) -> Path:
     rng = np.random.default_rng(n)
     vectors = rng.normal(size=(n, dim)).astype(np.float32)
     vectors[list(bad), 0] = np.nan
-    words = rng.integers(0, 9, (n, 3))
-    captions = [" ".join(f"w{k}" for k in row) for row in words]
+    captions = [" ".join(f"w{k}" for k in row) for row in rng.integers(0, 9, (n, 3))]
     texts = [[c, c + " too", ""][: 1 + i % 3] for i, c in enumerate(captions)] if lists else captions
-    kind = pa.list_(pa.string()) if lists else pa.string()
-    flat = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), dim)
-    return write_table(path, {"caption": pa.array(texts, kind), "image_features": flat, "id": pa.array(range(n))})
+    column = pa.array(texts, pa.list_(pa.string()) if lists else pa.string())
+    return write_table(path, {"caption": column, "image_features": vector_column(vectors), "id": pa.array(range(n))})
 
 
 @pytest.fixture(scope="module")
@@ -50,23 +49,18 @@ def model(train: Path) -> InfoNCE:
 
 @pytest.mark.parametrize("lists", [False, True])
 @pytest.mark.parametrize("n", [0, 1, 2, 50])
-def test_a_stream_of_small_chunks_scores_as_a_whole(
-    model: InfoNCE, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n: int, lists: bool
-) -> None:
+def test_small_chunks_score_as_a_whole(model: InfoNCE, tmp_path: Path, monkeypatch: Any, n: int, lists: bool) -> None:
     monkeypatch.setattr(streaming_module.ScoreWork, "batch_rows", 7)
     data = write(tmp_path / "new.parquet", n, lists=lists, bad=(1, 8) if n > 8 else ())
     pairs = load_pairs(data)
     result = score_stream(model, data, tmp_path / "scores.parquet")
     table = pq.read_table(tmp_path / "scores.parquet")
-    assert len(table) == len(pairs) == result.pairs
-    assert table["pair_id"].to_pylist() == list(range(len(pairs)))
+    assert table["pair_id"].to_pylist() == list(range(len(pairs))) and len(table) == len(pairs) == result.pairs
     assert table["key"].to_pylist() == pairs.keys
-    want = model.score_pairs(pairs)
     got = table["correspondence"].to_numpy(zero_copy_only=False).astype(np.float32)
-    np.testing.assert_allclose(got, want, rtol=1e-4)
+    np.testing.assert_allclose(got, model.score_pairs(pairs), rtol=1e-4)
     reasons = {i: r for i, r in enumerate(table["reason"].to_pylist()) if r is not None}
-    assert reasons == pairs.reasons
-    assert (n <= 8) or len(reasons) >= 2
+    assert reasons == pairs.reasons and (n <= 8 or len(reasons) >= 2)
     flags = table["is_mismatch"].to_pylist()
     assert flags == [None if np.isnan(s) else bool(s < np.float32(0.2)) for s in got]
     assert (result.quarantined, result.flagged) == (len(reasons), sum(f is True for f in flags))
@@ -89,24 +83,10 @@ def many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "many"
 
 
-@pytest.fixture
-def cut(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Rows of each partition of a job."""
-    found: list[int] = []
-
-    def noted(work: Any, partitions: list[Partition], folder: Path, **how: Any) -> Any:
-        found.extend(partition.rows for partition in partitions)
-        return run_partitions(work, partitions, folder, **how)
-
-    monkeypatch.setattr(streaming_module, "run_partitions", noted)
-    return found
-
-
-def test_partitions_score_as_a_whole(
-    model: InfoNCE, many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: list[int]
-) -> None:
+def test_partitions_score_as_one(model: InfoNCE, many: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(streaming_module, "run_partitions", told := Mock(wraps=run_partitions))
     result = score_stream(model, many, tmp_path / "scores.parquet")
-    assert cut == [20, 20, 20, 20, 1]
+    assert [partition.rows for partition in told.call_args.args[1]] == [20, 20, 20, 20, 1]
     assert not (tmp_path / "scores.parquet.parts").exists()
     monkeypatch.setattr(streaming_module.ScoreWork, "partition_rows", 1000)
     assert score_stream(model, many, tmp_path / "whole.parquet") == result
@@ -116,14 +96,11 @@ def test_partitions_score_as_a_whole(
     assert table["pair_id"].to_pylist() == list(range(result.pairs)) and result.quarantined > 4
 
 
-def test_parts_of_another_model_are_not_mixed_in(
-    model: InfoNCE, train: Path, many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parts_of_another_model_stay_out(model: InfoNCE, train: Path, many: Path, tmp_path: Path) -> None:
     out = tmp_path / "scores.parquet"
-    with monkeypatch.context() as patched:
-        patched.setattr(streaming_module, "_put_together", lambda *_: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            score_stream(model, many, out)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(streaming_module, "_put_together", lambda *_: 1 / 0)
+        assert_raises(ZeroDivisionError, ".", score_stream, model, many, out)
     other = InfoNCE(**{**model.get_params(), "random_state": 5}).fit(train)
     assert_raises(OutputExistsError, "another model", score_stream, other, many, out)
     score_stream(other, many, out, overwrite=True)
@@ -140,22 +117,21 @@ def test_a_pool_writes_the_same_file(model: InfoNCE, many: Path, tmp_path: Path)
 
 
 def test_what_cannot_be_divided_says_so(tmp_path: Path, model: InfoNCE) -> None:
-    table = pq.read_table(write(tmp_path / "new.parquet", 9)).rename_columns(["caption", "image_features", "id"])
-    table.to_pandas().drop(columns="image_features").assign(image=b"no image").to_parquet(tmp_path / "images.parquet")
-    with pytest.raises(ConfigError, match="leave --engine and --workers out"):
-        score_stream(model, tmp_path / "images.parquet", tmp_path / "s.parquet", engine=make_engine("local", workers=2))
-    assert not (tmp_path / "s.parquet").exists()
+    table, out = pq.read_table(write(tmp_path / "a.parquet", 9)), tmp_path / "s.parquet"
+    data = write_table(tmp_path / "images.parquet", table.set_column(1, "image", pa.array([b"no image"] * 9)))
+    two = make_engine("local", workers=2)
+    assert_raises(ConfigError, "leave --engine and --workers out", score_stream, model, data, out, engine=two)
+    assert not out.exists()
 
 
-def with_texts(path: Path, n: int, *, kind: Any = np.float32, dim: int = 6, bad: tuple[int, ...] = ()) -> Path:
+def with_texts(path: Path, n: int, *, kind: Any = np.float32, bad: tuple[int, ...] = ()) -> Path:
     """Vectors of both sides; those of the captions ``bad`` are, in turn, zero, not finite and missing."""
-    table = pq.read_table(write(path, n, dim=dim))
-    rng = np.random.default_rng(7)
-    images = np.stack(table["image_features"].to_pylist()) if n else np.empty((0, dim))
-    texts: list[Any] = list((images + 0.3 * rng.normal(size=(n, dim))).astype(kind))
+    table = pq.read_table(write(path, n))
+    images = np.reshape(table["image_features"].to_pylist(), (n, 6))
+    texts: list[Any] = list((images + 0.3 * np.random.default_rng(7).normal(size=(n, 6))).astype(kind))
     for k, row in enumerate(bad):
-        texts[row] = [np.zeros(dim, kind), np.full(dim, np.nan, kind), None][k % 3]
-    vector = pa.list_(pa.from_numpy_dtype(kind), dim)
+        texts[row] = [np.zeros(6, kind), np.full(6, np.nan, kind), None][k % 3]
+    vector = pa.list_(pa.from_numpy_dtype(kind), 6)
     return write_table(path, table.append_column("text_features", pa.array(texts, vector)), row_group_size=9)
 
 
@@ -167,12 +143,12 @@ def of_both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 def test_filters_that_are_named_are_asked_about_all_rows(of_both: Any, tmp_path: Path) -> None:
     """What streams passes none."""
-    data = with_texts(tmp_path / "new.parquet", 9)
+    data, out = with_texts(tmp_path / "new.parquet", 9), tmp_path / "scores.parquet"
     pq.write_table(pq.read_table(data).set_column(0, "caption", pa.array(["w1", *["w1 w2 w3"] * 8])), data)
-    model = copy(of_both).set_params(drop="caption_length=8")
-    assert score_stream(model, data, tmp_path / "scores.parquet").quarantined == 1
-    with pytest.raises(ConfigError, match=r"without --drop.*all rows at once; leave --engine"):
-        score_stream(model, data, tmp_path / "s.parquet", engine=make_engine("local", workers=2))
+    model, two = copy(of_both).set_params(drop="caption_length=8"), make_engine("local", workers=2)
+    assert score_stream(model, data, out).quarantined == 1
+    words = r"without --drop.*all rows at once; leave --engine"
+    assert_raises(ConfigError, words, score_stream, model, data, tmp_path / "s.parquet", engine=two)
     assert model.set_params(drop="none")._row_scorer({"features", "text_features"}) is not None
 
 
@@ -180,34 +156,101 @@ def test_filters_that_are_named_are_asked_about_all_rows(of_both: Any, tmp_path:
 def test_vectors_of_both_sides_stream(of_both: Any, kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streaming_module.ScoreWork, "batch_rows", 7)
     monkeypatch.setattr(streaming_module, "load_pairs", lambda *_: pytest.fail("it was loaded whole"))
-    for n in (0, 1, 2, 40):
-        bad = (3, 11, 20) if n == 40 else ()
-        data = with_texts(tmp_path / "new.parquet", n, kind=kind, bad=bad)
-        pairs, out = load_pairs(data), tmp_path / "scores.parquet"
+    why = {3: "its text vector is zero", 11: "its text vector is not finite", 20: "there is no text vector"}
+    for n, bad in ((0, {}), (1, {}), (2, {}), (40, why)):
+        data, out = with_texts(tmp_path / "new.parquet", n, kind=kind, bad=tuple(bad)), tmp_path / "scores.parquet"
+        pairs = load_pairs(data)
         assert pairs.text_vectors is not None and len(pairs.text_vectors) == n
-        result = score_stream(of_both, data, out, overwrite=True)
-        table, want = pq.read_table(out), of_both.score_pairs(pairs)
+        assert score_stream(of_both, data, out, overwrite=True).pairs == n
+        table = pq.read_table(out)
         got = table["correspondence"].to_numpy(zero_copy_only=False).astype(np.float32)
-        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
-        assert result.pairs == n and {11, 20} & set(bad) <= set(np.flatnonzero(np.isnan(got)).tolist())
-        if bad:
-            reasons = table["reason"].to_pylist()
-            assert reasons[11] == pairs.reasons[11] == "its text vector is not finite"
-            assert reasons[20] == pairs.reasons[20] == "there is no text vector"
-            assert reasons[3] == pairs.reasons[3] == "its text vector is zero"
+        np.testing.assert_allclose(got, of_both.score_pairs(pairs), rtol=1e-4, atol=1e-6)
+        assert {11, 20} & set(bad) <= set(np.flatnonzero(np.isnan(got)).tolist())
+        for row, words in bad.items():
+            assert table["reason"][row].as_py() == pairs.reasons[row] == words
 
 
-def test_an_embedding_folder_streams(of_both: Any, tmp_path: Path, monkeypatch: Any, cut: list[int]) -> None:
-    table = pq.read_table(with_texts(tmp_path / "new.parquet", 45))
-    images, texts = (np.stack(table[c].to_pylist()) for c in ("image_features", "text_features"))
-    texts[30] = np.inf
-    note = table.select(["caption", "id"])
-    embedding_folder(tmp_path / "folder", images.astype(np.float16), texts, note, cuts=(20,), row_group_size=8)
-    want = of_both.score_pairs(load_pairs(tmp_path / "folder"))
-    monkeypatch.setattr(streaming_module.ScoreWork, "partition_rows", 11)
-    monkeypatch.setattr(streaming_module, "load_pairs", lambda *_: pytest.fail("it was loaded whole"))
-    score_stream(of_both, tmp_path / "folder", tmp_path / "s.parquet")
-    scores = pq.read_table(tmp_path / "s.parquet")
-    np.testing.assert_allclose(scores["correspondence"].to_numpy(zero_copy_only=False), want, rtol=1e-4)
-    assert len(cut) == 4 and np.flatnonzero(np.isnan(want)).tolist() == [30]
-    assert scores["reason"].to_pylist()[30] == "its text vector is not finite"
+# -- Batches scored in a pipeline of somebody else's: as `score` scores them, however they are cut ---------------------
+
+COLUMNS = ["correspondence", "is_mismatch", "reason"]
+
+
+def rows(n: int) -> pa.Table:
+    """Vectors of both sides in halves, captions of three words; some rows cannot be scored."""
+    rng = np.random.default_rng(0)
+    vectors = rng.normal(size=(n, 32)).astype(np.float16)
+    texts = (vectors + rng.normal(size=(n, 32)) * 1.5).astype(np.float16)
+    vectors[5:6], texts[9:10] = np.inf, 0
+    captions = [" ".join(f"w{k}" for k in row) for row in rng.integers(0, 9, (n, 3))]
+    captions[7:8] = ["  "]
+    sides = {"image_features": vector_column(vectors), "text_features": vector_column(texts)}
+    return pa.table({"uid": range(n), "text": captions, **sides})
+
+
+VECTORS = ClipScore(text_encoder="features", device="cpu")
+SMALL = {"epochs": 1, "eval_group_size": 32, "device": "cpu"}
+METHODS = {
+    "clip-score": VECTORS,
+    "words": InfoNCE(backbone="mlp", dim=32, dim_word=32, require_dependence=False, **SMALL),
+    "vectors": InfoNCE(text_encoder="features", **SMALL),
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_batches_of_any_size_have_the_scores_of_score_bit_for_bit(name: str, tmp_path: Path) -> None:
+    data = write_table(tmp_path / "data.parquet", rows(200))
+    model = METHODS[name].fit(data).save_pretrained(tmp_path / "run" / "model")
+    streaming_module.score_stream(model, data, tmp_path / "scores.parquet")
+    want = pq.read_table(tmp_path / "scores.parquet").select(COLUMNS)
+    scorer, table = ScorePairs(tmp_path / "run"), pq.read_table(data)
+    assert want["reason"].null_count < 200 and len(set(want["correspondence"].to_pylist())) > 150
+    for size in (1, 7, 64, 130, 200, 1000):
+        found = pa.concat_tables([scorer(table.slice(start, size)) for start in range(0, 200, size)])
+        assert found.drop(COLUMNS).equals(table) and found.select(COLUMNS).equals(want), size
+    assert scorer(table.slice(0, 0)).schema.names == [*table.schema.names, *COLUMNS]
+    if name != "words":  # captions need not be there
+        bare, given = (t["correspondence"].to_numpy() for t in (scorer(table.drop("text")), want))
+        assert np.isfinite(bare).sum() == np.isfinite(given).sum() + 1 == 198  # one caption is blank
+
+
+def test_what_cannot_be_scored_says_so(tmp_path: Path) -> None:
+    table = rows(60)
+    data = write_table(tmp_path / "data.parquet", table)
+    scorer = ScorePairs(VECTORS.fit(data).save_pretrained(tmp_path / "model"))
+    for given, words in (
+        ({"text": np.array(["a"])}, 'batch_format="pyarrow"'),
+        (table.drop("text_features"), "text_features"),
+        (table.append_column("reason", pa.nulls(60, pa.string())), "rename it"),
+        (table.set_column(1, "text", pa.array([["a"]] * 60)), "one caption a row"),
+        ([1], "found list"),
+    ):
+        assert_raises(DataError, words, scorer, given)
+    write_table(data, table.append_column("similarity", pa.array(np.linspace(0, 1, 60))))
+    other = ClipScore(score_column="similarity", device="cpu").fit(data).save_pretrained(tmp_path / "other")
+    assert_raises(ConfigError, "cleanpairs score", ScorePairs, other)
+
+
+@pytest.mark.cluster
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason='needs Ray: pip install "cleanpairs[ray]"')
+def test_the_example_of_the_documentation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The code block of docs/scale.md, as it stands there, on a Ray of four processors: its two actors hold two."""
+    import ray
+
+    page = (Path(__file__).parents[2] / "docs" / "scale.md").read_text(encoding="utf-8")
+    code = page.split("```python\n")[1].split("```")[0]
+    assert "map_batches" in code
+    monkeypatch.chdir(tmp_path)
+    Path("shards").mkdir()
+    first = write_table(Path("shards/a.parquet"), rows(300), row_group_size=100)
+    write_table(Path("shards/b.parquet"), rows(150))
+    model = VECTORS.fit(first).save_pretrained("runs/latest/model")
+    streaming_module.score_stream(model, "shards", tmp_path / "scores.parquet")
+    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, object_store_memory=100 * 2**20)
+    try:
+        exec(code, {})
+    finally:
+        ray.shutdown()
+    kept, want = (pq.read_table(name).to_pylist() for name in ("kept", "scores.parquet"))
+    good = [(int(row["key"]), row["correspondence"]) for row in want if (row["correspondence"] or 0) >= 0.5]
+    assert 0 < len(good) < 450
+    assert sorted((row["uid"], row["correspondence"]) for row in kept) == sorted(good)

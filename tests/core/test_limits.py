@@ -1,31 +1,35 @@
 """Limits: what the environment may say, and that each one acts."""
 
 import os
+import resource
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 
 from cleanpairs import image_matrix, load_pairs
 from cleanpairs.cli import cli
+from cleanpairs.cli.terminal import periodic_progress
 from cleanpairs.core.errors import ConfigError, DataError, ResourceError
 from cleanpairs.core.limits import LIMITS, limit, parse_bytes
 from cleanpairs.core.regular import reading
 from cleanpairs.data import read_image
-from tests.conftest import code_of
+from cleanpairs.data.decoding import Decoder
+from cleanpairs.data.duplicates import SIGNATURE
+from tests.conftest import Command, assert_refused
 from tests.helpers import assert_raises, picture
 
 
 def test_sizes() -> None:
-    for text, size in {
-        "1": 1, "4GB": 4 * 10**9, "1.5g": 1_500_000_000, "512MiB": 2**29, "2 KiB": 2048, "3tb": 3 * 10**12
-    }.items():  # fmt: skip
-        assert parse_bytes(text) == size
+    sizes = {"1": 1, "4GB": 4 * 10**9, "1.5g": 1_500_000_000, "512MiB": 2**29, "2 KiB": 2048, "3tb": 3 * 10**12}
+    assert {text: parse_bytes(text) for text in sizes} == sizes
     for text in ("", "0", "-1", "much", "4 GB of it", "1e9", "0.1"):
         assert_raises(ConfigError, "like 4GB", parse_bytes, text)
 
@@ -72,17 +76,15 @@ def test_the_memory_of_a_process_is_capped() -> None:
         "try: np.ones(2**30, np.uint8)\n"
         "except MemoryError: print('held')\n"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "held"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "held\n"
 
 
-def test_the_command_line_caps_memory_and_refuses_a_cap_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_line_caps_memory_and_refuses_a_cap_that_is_none(in_process: Command, monkeypatch: Any) -> None:
     monkeypatch.setenv("CLEANPAIRS_MEMORY", "")  # which the option sets
     command = [sys.executable, "-m", "cleanpairs", "--memory-cap", "2GiB", "recipes"]
-    assert subprocess.run(command, capture_output=True, text=True).returncode == 0
+    assert subprocess.run(command, capture_output=True).returncode == 0
     for size in ("12MB", "none"):
-        error = CliRunner().invoke(cli, ["--memory-cap", size, "methods"]).exception
-        assert isinstance(error, ConfigError) and "--memory-cap" in str(error)
+        assert_refused(in_process("--memory-cap", size, "methods"), 2, "--memory-cap")
 
 
 @pytest.mark.parametrize(
@@ -94,68 +96,53 @@ def test_the_command_line_caps_memory_and_refuses_a_cap_that_is_none(monkeypatch
         RuntimeError("[enforce fail at alloc_cpu.cpp:1] DefaultCPUAllocator: can't allocate memory: you tried to"),
     ],
 )
-def test_a_lack_of_memory_is_code_6(error: Exception, monkeypatch: Any, capsys: Any) -> None:
-    def fails(**_: object) -> None:
-        raise error
-
-    monkeypatch.setattr(cli, "main", fails)
-    for cap, remedy in (("3GB", "--memory-cap (CLEANPAIRS_MEMORY), which is 3GB"), (None, "give the machine more")):
-        monkeypatch.setenv("CLEANPAIRS_MEMORY", cap) if cap else monkeypatch.delenv("CLEANPAIRS_MEMORY")
-        assert code_of("methods") == 6
-        assert "Error [limit]" in (said := capsys.readouterr().err)
-        assert remedy in said and f"({str(error) or 'it was refused'})" in said
+def test_a_lack_of_memory_is_code_6(error: Exception, in_process: Command, monkeypatch: Any) -> None:
+    monkeypatch.setattr(cli, "main", Mock(side_effect=error))
+    for cap, remedy in (("3GB", "--memory-cap (CLEANPAIRS_MEMORY), which is 3GB"), ("", "give the machine more")):
+        monkeypatch.setenv("CLEANPAIRS_MEMORY", cap)
+        told = f"({str(error) or 'it was refused'})"
+        assert_refused(in_process("methods"), 6, "Error [limit]", remedy, told)
 
 
-def test_what_lacks_is_no_fault_of_the_data() -> None:
-    for error, told, words in (
+BUSY = "Resource temporarily unavailable"
+
+
+@pytest.mark.parametrize(
+    ("error", "told", "words"),
+    [
         (pa.lib.ArrowMemoryError("realloc of size 2097152 failed"), MemoryError, "realloc"),
         (pa.ArrowInvalid("not what it says"), DataError, "x.parquet"),
-        (
-            pa.ArrowException("Failed to launch worker thread: Resource temporarily unavailable"),
-            ResourceError,
-            "ulimit",
-        ),
-        (BlockingIOError(11, "Resource temporarily unavailable"), ResourceError, "ulimit -u"),
-    ):
-        with pytest.raises(told, match=words), reading("x.parquet", "read", pa.ArrowException):
-            raise error
+        (pa.ArrowException(f"Failed to launch worker thread: {BUSY}"), ResourceError, "ulimit"),
+        (BlockingIOError(11, BUSY), ResourceError, "ulimit -u"),
+    ],
+)
+def test_what_lacks_is_no_fault_of_the_data(error: Exception, told: type[Exception], words: str) -> None:
+    with pytest.raises(told, match=words), reading("x.parquet", "read", pa.ArrowException):
+        raise error
 
 
 def test_where_no_thread_can_be_started_a_limit_is_met() -> None:
-    script = f"ulimit -u 2 && exec {sys.executable} -m cleanpairs inspect no.parquet"
-    argv = ["bash", "-c", script]
+    argv = ["bash", "-c", f"ulimit -u 2 && exec {sys.executable} -m cleanpairs inspect no.parquet"]
     if os.getuid() == 0:  # whom the limit does not hold for
         caps = [f"--{kind}-caps=+dac_override,+dac_read_search" for kind in ("inh", "ambient")]
         argv = ["setpriv", "--reuid=54321", "--clear-groups", *caps, *argv]
     done = subprocess.run(argv, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": ""})
-    assert done.returncode == 6, done.stderr
-    assert "Error [limit]: no further thread or process can be started" in done.stderr and "ulimit -u" in done.stderr
+    assert done.returncode == 6 and "ulimit -u" in done.stderr, done.stderr
+    assert "Error [limit]: no further thread or process can be started" in done.stderr
 
 
-def test_no_thread_is_started_where_memory_is_capped() -> None:
+def test_no_thread_is_started_where_memory_is_capped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Python waits for ever for a thread that finds no memory. Decoding does without one, and makes the same arrays."""
-    script = """
-import io, resource, sys, threading
-import numpy as np
-from PIL import Image
-from cleanpairs.cli.terminal import periodic_progress
-from cleanpairs.data.decoding import Decoder
-from cleanpairs.data.duplicates import SIGNATURE
-images = []
-for i in range(40):
-    file = io.BytesIO()
-    Image.fromarray(np.full((9, 7, 3), i * 5, np.uint8)).save(file, "png")
-    images.append(file.getvalue() if i != 7 else b"no image")
-def decoded(workers):
-    with Decoder(SIGNATURE, workers) as decoder:
-        return [(b.rows.tolist(), np.stack(b.arrays).tolist(), b.failures) for b in
-                decoder.batches([(0, images[:25]), (25, images[25:])])]
-free = decoded(0)
-resource.setrlimit(resource.RLIMIT_DATA, (2**33, resource.getrlimit(resource.RLIMIT_DATA)[1]))
-threading.Thread.start = lambda self: sys.exit("a thread was started")
-with periodic_progress('fit'):
-    assert decoded(2) == free
-assert list(free[0][2]) == [7]
-"""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=900)
-    assert done.returncode == 0, done.stderr
+    images = [picture(i) if i != 7 else b"no image" for i in range(40)]
+
+    def decoded(workers: int) -> list[Any]:
+        with Decoder(SIGNATURE, workers) as decoder:
+            made = decoder.batches([(0, images[:25]), (25, images[25:])])
+            return [(b.rows.tolist(), np.stack(b.arrays).tolist(), b.failures) for b in made]
+
+    free = decoded(0)
+    assert list(free[0][2]) == [7]
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (2**33, resource.RLIM_INFINITY))
+    monkeypatch.setattr(threading.Thread, "start", lambda self: pytest.fail("a thread was started"))
+    with periodic_progress("fit"):
+        assert decoded(2) == free

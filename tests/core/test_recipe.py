@@ -29,38 +29,29 @@ def test_no_recipe_is_the_default_method_with_its_defaults() -> None:
 
 
 def test_sections_reach_their_places(tmp_path: Path) -> None:
-    path = written(
-        tmp_path,
-        "method: {name: crcl, threshold: auto, refine_epochs: [4, 5]}\nbackbone: {name: mlp, dim: 16}\n"
-        "train: {epochs: 7, seed: 5}\ndata: {val: dev.parquet, limit: 10}\noutput: {out: runs/x, overwrite: true}\n",
-    )
-    r = Recipe.resolve(path)
+    text = "method: {name: crcl, threshold: auto, refine_epochs: [4, 5]}\nbackbone: {name: mlp, dim: 16}\n"
+    text += "train: {epochs: 7, seed: 5}\ndata: {val: dev.parquet, limit: 10}\noutput: {out: runs/x, overwrite: true}\n"
     params = {"threshold": "auto", "refine_epochs": (4, 5), "backbone": "mlp", "dim": 16, "epochs": 7}
-    assert r.method == "crcl" and r.params == params | {"random_state": 5}
-    assert r.data == DataOptions(val="dev.parquet", limit=10)
-    assert r.output == OutputOptions(out="runs/x", overwrite=True)
-    r = Recipe.resolve(written(tmp_path, "method: crcl\nbackbone: mlp\ntrain:\n"))  # short, and an empty section
-    assert (r.method, r.params) == ("crcl", {"backbone": "mlp"})
+    data, output = DataOptions(val="dev.parquet", limit=10), OutputOptions(out="runs/x", overwrite=True)
+    found = Recipe.resolve(written(tmp_path, text))
+    assert found == Recipe("crcl", params | {"random_state": 5}, data, output)
+    short = written(tmp_path, "method: crcl\nbackbone: mlp\ntrain:\n")  # and an empty section
+    assert Recipe.resolve(short) == Recipe("crcl", {"backbone": "mlp"})
     assert Recipe.resolve(written(tmp_path, "")) == Recipe()
 
 
 def test_later_wins_recipe_then_set_then_option(tmp_path: Path) -> None:
     path = written(tmp_path, "train: {epochs: 1, lr: 0.5, seed: 1}\noutput: {quiet: true}\n")
-    r = Recipe.resolve(
-        path,
-        overrides=["epochs=2", "train.lr=5e-4", "method.name=crcl"],
-        options={"epochs": 9, "seed": None, "method": None, "quiet": False, "val": Path("a/b")},
-    )
-    assert r.method == "crcl"
-    assert r.params == {"epochs": 9, "lr": 5e-4, "random_state": 1}
-    assert r.output.quiet is False
-    assert r.data.val == "a/b"
+    sets = ["epochs=2", "train.lr=5e-4", "method.name=crcl"]
+    options = {"epochs": 9, "seed": None, "method": None, "quiet": False, "val": Path("a/b")}
+    found = Recipe.resolve(path, overrides=sets, options=options)
+    assert found.method == "crcl" and found.params == {"epochs": 9, "lr": 5e-4, "random_state": 1}
+    assert found.output.quiet is False and found.data.val == "a/b"
 
 
 def test_values_are_typed_as_people_write_them() -> None:
-    for text, value in {
-        "5e-4": 5e-4, "1E3": 1000.0, "-2e-1": -0.2, ".5e1": 5.0, "0.5": 0.5, "null": None, "auto": "auto",
-    }.items():  # fmt: skip
+    values = {"5e-4": 5e-4, "1E3": 1000.0, "-2e-1": -0.2, ".5e1": 5.0, "0.5": 0.5, "null": None, "auto": "auto"}
+    for text, value in values.items():
         found = Recipe.resolve(overrides=[f"threshold={text}"]).params["threshold"]
         assert found == value and type(found) is type(value)
     assert Recipe.resolve(overrides=["data.train=a=b.parquet"]).data.train == "a=b.parquet"
@@ -72,18 +63,13 @@ def test_values_are_typed_as_people_write_them() -> None:
         ("trian: {}", "unknown section 'trian'; did you mean 'train'"),
         ("train: {epoch: 3}", "unknown key 'train.epoch'; did you mean 'epochs'?"),
         ("method: {name: crlc}", "unknown method 'crlc'; did you mean 'crcl'"),
-        ("method: {name: 3}", "must be text"),
         ("train: 3", "must hold keys and values"),
-        ("- a", "holds sections"),
         ("train: {epochs: 3, epochs: 4}", "given twice"),
         ("train: {[1, 2]: 3}", "unhashable key"),
         ("train: {epochs: 3}\nmethod: {epochs: 4}", "set twice"),
-        ("train: {seed: 3, random_state: 4}", "set twice"),
         ("train: {epochs: {a: 1}}", "takes a value"),
         ("train: {exclude_duplicates: 1}", "true or false"),
-        ("output: {quiet: 1}", "output.quiet must be bool"),
         ("data: {limit: true}", "data.limit must be int | null"),
-        ("data: {val: 3}", "text | null"),
         ("train: {epochs: [", "line 1"),
         ("x: !!python/object/apply:os.getcwd []", "not readable as YAML"),
         ("data: {epochs: 3}", "unknown key 'data.epochs'"),
@@ -102,17 +88,12 @@ def test_bad_recipes_are_config_errors_that_name_the_file(tmp_path: Path, text: 
 
 def test_bad_overrides_and_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for text in ("epochs", "=3", ".epochs=3", "trian.epochs=3", "epoch=3", "epochs=[", "train.val=3"):
-        with pytest.raises(ConfigError):
-            Recipe.resolve(overrides=[text])
+        assert_raises(ConfigError, ".", Recipe.resolve, overrides=[text])
     path = written(tmp_path, "train: {epochs: 4}")
     monkeypatch.setattr(recipe_module, "find_recipes", lambda: {"crcl-toy": path})
     assert Recipe.resolve("crcl-toy").params == {"epochs": 4}
-    for name, words in (
-        (tmp_path / "absent.yaml", "is no file"),
-        ("absent", "no recipe 'absent'"),
-        ("crcl-toi", "did you mean 'crcl-toy'"),
-    ):
-        assert_raises(ConfigError, words, Recipe.resolve, name)
+    assert_raises(ConfigError, "is no file", Recipe.resolve, tmp_path / "absent.yaml")
+    assert_raises(ConfigError, "no recipe 'crcl-toi'.* did you mean 'crcl-toy'", Recipe.resolve, "crcl-toi")
 
 
 def test_resolved_yaml_has_every_setting_and_resolves_to_the_same(tmp_path: Path) -> None:
@@ -135,15 +116,10 @@ def test_text_stays_text_in_the_resolved_yaml(tmp_path: Path) -> None:
 
 def test_keys_belong_to_one_place_for_every_method() -> None:
     options = {f.name for cls in (DataOptions, OutputOptions) for f in fields(cls)}
-    checked = 0
     for entry in METHODS.values():
         params = set(inspect.signature(entry.load()).parameters)
-        assert not params & options
-        assert "random_state" in params
-        assert "seed" not in params
+        assert not params & (options | {"seed"}) and "random_state" in params
         assert Recipe(entry.name).to_yaml()
-        checked += 1
-    assert checked >= 2
 
 
 def test_header_takes_the_opening_comment_only(tmp_path: Path) -> None:
@@ -164,10 +140,7 @@ def test_name_header_and_settings(name: str) -> None:
     if SHIPPED[name].parent.name == "papers":
         assert list(header) == ["command", "expected"] and "not run here" in header["expected"]
     else:
-        keys = ["command", "hardware", "minutes", "expected", "date"]
-        lines = SHIPPED[name].read_text(encoding="utf-8").splitlines()
-        assert list(header) == keys and [line.split(":")[0] for line in lines[:5]] == [f"# {key}" for key in keys]
-        assert max(len(line) for line in lines) <= 120
+        assert list(header) == ["command", "hardware", "minutes", "expected", "date"]
         assert re.fullmatch(r"\d{4}-\d{2}-\d{2}", header["date"])
         assert header["minutes"] == "not measured" or 0 < float(header["minutes"]) < 2
     assert header["command"] == "cleanpairs demo" or f"--recipe {name}" in header["command"]
@@ -176,8 +149,7 @@ def test_name_header_and_settings(name: str) -> None:
     assert all(f"--set {parameter}=" in header["command"] for parameter in missing), f"{name} needs {missing}"
     estimator.set_params(device="cpu", **dict.fromkeys(missing, "named.parquet")).validate()
     if estimator.needs_training:
-        assert getattr(estimator, "warmup", 0) < estimator.epochs
-        assert (estimator.lr_update or 0) <= estimator.epochs
+        assert getattr(estimator, "warmup", 0) < estimator.epochs >= (estimator.lr_update or 0)
 
 
 PAPERS = sorted(name for name, path in SHIPPED.items() if path.parent.name == "papers" and "-flickr30k" in name)
@@ -190,22 +162,22 @@ def test_the_recipes_of_the_papers_are_their_presets(name: str) -> None:
     assert recipe.estimator().get_params() == METHODS.load(recipe.method).paper(**changes).get_params()
 
 
-@pytest.mark.parametrize(
-    ("name", "schedule"),
-    [
-        ("crcl-coco", {"refine_epochs": (4, 4, 4), "epochs": 22, "lr_update": 12}),
-        ("crcl-cc152k", {"refine_epochs": (7, 7, 7), "epochs": 32, "lr_update": 17}),
-        ("l2rm-coco", {"warmup": 10, "epochs": 30, "lr_update": 10, "transport_reg": 0.07}),
-        ("ncr-coco", {"warmup": 10, "epochs": 30, "lr_update": 10}),
-        ("ncr-cc152k", {"warmup": 10, "epochs": 50, "lr_update": 30}),
-        ("pc2-coco", {"warmup": 10, "epochs": 60, "lr_update": 30}),
-        ("repair-cc152k", {"warmup": 5, "epochs": 20, "lr_update": 10, "replace_after": 10}),
-        ("in2r-coco", {"warmup": 5, "epochs": 45, "neighbours": 5, "memory": 448_000}),
-    ],
-)
-def test_a_recipe_has_the_papers_schedule_for_its_corpus(name: str, schedule: dict[str, Any]) -> None:
+SCHEDULES: dict[str, dict[str, Any]] = {
+    "crcl-coco": {"refine_epochs": (4, 4, 4), "epochs": 22, "lr_update": 12},
+    "crcl-cc152k": {"refine_epochs": (7, 7, 7), "epochs": 32, "lr_update": 17},
+    "l2rm-coco": {"warmup": 10, "epochs": 30, "lr_update": 10, "transport_reg": 0.07},
+    "ncr-coco": {"warmup": 10, "epochs": 30, "lr_update": 10},
+    "ncr-cc152k": {"warmup": 10, "epochs": 50, "lr_update": 30},
+    "pc2-coco": {"warmup": 10, "epochs": 60, "lr_update": 30},
+    "repair-cc152k": {"warmup": 5, "epochs": 20, "lr_update": 10, "replace_after": 10},
+    "in2r-coco": {"warmup": 5, "epochs": 45, "neighbours": 5, "memory": 448_000},
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_recipe_has_the_papers_schedule_for_its_corpus(name: str) -> None:
     own = Recipe.resolve(name).estimator().get_params()
-    assert {key: own[key] for key in schedule} == schedule
+    assert {key: own[key] for key in SCHEDULES[name]} == SCHEDULES[name]
 
 
 @pytest.mark.parametrize("name", [name for name in SHIPPED if name.endswith("-clipart") or name == "npc-coco"])
@@ -213,14 +185,11 @@ def test_it_steps(name: str) -> None:
     """The recipe's estimator with its sizes made small; what is no size stays as the recipe has it."""
     model = Recipe.resolve(name).estimator()
     changes = TINY | {"meta": meta_set(), "dim_sim": 4, "lr_update": 1, "meta_batch": 8, "meta_every": 1, "kept": 2}
-    for size in ("lr", "tau", "random_state"):
-        del changes[size]
     if getattr(model, "encoder", None):  # a CLIP, which is not here: from the vectors
         changes |= {"encoder": None, "tune": "head"}
-    model.set_params(**{k: v for k, v in changes.items() if k in model.get_params()})
-    model.fit(corpus(40, wrong=12))
+    known = model.get_params().keys() - {"lr", "tau", "random_state"}
+    model.set_params(**{k: v for k, v in changes.items() if k in known}).fit(corpus(40, wrong=12))
     y = model.correspondence_
-    assert y.shape == (40,)
-    assert np.isfinite(y).all() and y.min() >= 0 and y.max() <= 1
+    assert y.shape == (40,) and np.isfinite(y).all() and y.min() >= 0 and y.max() <= 1
     assert np.isfinite(model.score_pairs(corpus(2, seed=5))).all()
     assert len(model.history_) == TINY["epochs"] + sum(getattr(model, "refine_epochs", ()))

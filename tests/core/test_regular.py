@@ -16,45 +16,33 @@ PACKAGE = Path(cleanpairs.__file__).parent
 
 # Modules that read files of their own making, or of this package.
 OWN = {
-    "report/page.py", "data/decoding.py", "data/formats/in_place.py", "data/formats/remote.py",
-    "data/writing.py",
-    "engine/queries.py", "export/writing.py", "ops/search.py", "core/regular.py",
-    "commands/score.py", "encoders/efficientnet_lite.py", "cli/terminal.py",
-    "__init__.py", "commands/demo.py",
+    "__init__.py", "cli/terminal.py", "commands/demo.py", "commands/score.py", "core/regular.py", "data/decoding.py",
+    "data/formats/in_place.py", "data/formats/remote.py", "data/writing.py", "encoders/efficientnet_lite.py",
+    "engine/queries.py", "export/writing.py", "ops/search.py", "report/page.py",
 }  # fmt: skip
 
 
-def put(path: Path, what: str) -> Path:
-    if what == "FIFO":
-        os.mkfifo(path)
-    elif what == "device":
-        path.symlink_to("/dev/zero")
-    else:
-        with socket.socket(socket.AF_UNIX) as made:
-            made.bind(str(path))
-    return path
-
-
-@pytest.mark.parametrize("what", ["FIFO", "device", "socket"])
-def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # the path of a socket is short
-    path = put(Path("there"), what)
-    for read in (check_regular, open_regular, read_text, read_json, sha256_of):
-        assert_raises(DataError, f"there is a {what}, not a regular file", read, path)
-        assert_raises(OSError, "not a regular file", read, path)  # said wherever an unreadable file is
+    os.mkfifo("FIFO")
+    Path("device").symlink_to("/dev/zero")
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind("socket")
+    for what in ("FIFO", "device", "socket"):
+        for read in (check_regular, open_regular, read_text, read_json, sha256_of):
+            assert_raises(DataError, f"{what} is a {what}, not a regular file", read, Path(what))
+            assert_raises(OSError, "not a regular file", read, Path(what))  # said wherever an unreadable file is
 
 
 def test_regular_files_are_read_through_links(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"a": "\u00e9"}', encoding="utf-8")
     (tmp_path / "link").symlink_to(tmp_path / "a.json")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
     assert read_json(tmp_path / "link") == {"a": "\u00e9"}
     with open_regular(tmp_path / "link") as file:
         assert file.name == str(tmp_path / "link") and len(file.read()) == 11
-    with pytest.raises(IsADirectoryError):
-        open_regular(tmp_path)
-    with pytest.raises(FileNotFoundError):
-        open_regular(tmp_path / "none")
-    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    assert_raises(IsADirectoryError, ".", open_regular, tmp_path)
+    assert_raises(FileNotFoundError, ".", open_regular, tmp_path / "none")
     assert_raises(OSError, "symbolic links", open_regular, tmp_path / "loop")
 
 
@@ -74,11 +62,11 @@ def reads(called: str, call: ast.Call) -> bool:
 
 
 def test_paths_of_others_are_opened_by_the_one_function() -> None:
-    names = {module: module.relative_to(PACKAGE).as_posix() for module in sorted(PACKAGE.rglob("*.py"))}
     found = [
         f"{name}:{call.lineno}"
-        for module, name in names.items()
+        for module in sorted(PACKAGE.rglob("*.py"))
+        if (name := module.relative_to(PACKAGE).as_posix()) not in OWN
         for called, call in calls_of(module)
-        if name not in OWN and reads(called, call)
+        if reads(called, call)
     ]
     assert found == []
