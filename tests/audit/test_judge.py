@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,18 +25,14 @@ class Looker:
     """Compares the colour of a picture with the number in a caption, and is wrong now and then. It gives logits."""
 
     def __init__(self, wrong_matched: float = 0.0, wrong_mismatched: float = 0.0) -> None:
-        self.wrong, self.rng, self.seen = (wrong_matched, wrong_mismatched), np.random.default_rng(5), 0
+        self.wrong, self.rng = (wrong_matched, wrong_mismatched), np.random.default_rng(5)
 
     def predict(self, inputs: Sequence[tuple[Image.Image, str]]) -> np.ndarray:
-        fits = np.array([image.getpixel((0, 0)) == self.colour(text) for image, text in inputs])
-        self.seen += len(fits)
+        numbers = [int(text.split()[-1]) for _, text in inputs]
+        colours = [(k * 37 % 256, k * 91 % 256, k // 256) for k in numbers]
+        fits = np.array([image.getpixel((0, 0)) == c for (image, _), c in zip(inputs, colours, strict=True)])
         said = fits ^ (self.rng.random(len(fits)) < np.where(fits, *self.wrong))
         return np.where(said, 3.0, 1.5) + 0.1 * self.rng.normal(size=len(fits))
-
-    @staticmethod
-    def colour(text: str) -> tuple[int, int, int]:
-        number = int(text.split()[-1])
-        return number * 37 % 256, number * 91 % 256, number // 256
 
 
 @pytest.fixture(scope="module")
@@ -80,24 +77,12 @@ def test_opinions_count_by_their_errors(
 
 def test_a_judge_that_cannot_tell_is_refused(corpus: tuple[Pairs, np.ndarray, np.ndarray]) -> None:
     pairs, scores, _ = corpus
-
-    class Odd:
-        def __init__(self, told: Any) -> None:
-            self.told = told
-
-        def predict(self, inputs: Sequence[Any]) -> Any:
-            return self.told(len(inputs))
-
-    for told, error in (
-        (lambda n: np.zeros(n), RefusedError),
-        (lambda n: np.full(n, np.nan), RefusedError),
-        (lambda n: np.zeros((n, 2)), DataError),
-    ):
-        with pytest.raises(error):
-            second_opinions(pairs, scores, Odd(told), threshold=0.5, count=40)
+    told = {"threshold": 0.5, "count": 40}
+    for answer, error in ((0, RefusedError), (np.nan, RefusedError), ([0, 0], DataError)):
+        odd = SimpleNamespace(predict=lambda inputs, answer=answer: np.array([answer] * len(inputs)))
+        assert_raises(error, "the judge", second_opinions, pairs, scores, odd, **told)
     vectors = Pairs.from_arrays(["a", "b"] * 30, features=np.eye(60, 8, dtype=np.float32))
-    with pytest.raises(ConfigError, match="vectors only"):
-        second_opinions(vectors, np.linspace(0, 1, 60), Looker(), threshold=0.5, count=40)
+    assert_raises(ConfigError, "vectors only", second_opinions, vectors, np.linspace(0, 1, 60), Looker(), **told)
 
 
 KNOWN = Opinions({3: 0.25, 4: 0.75}, 0.5, 0.1, 0.2, 30, 40)
@@ -119,18 +104,15 @@ def logged(**tokens: float) -> dict[str, Any]:
     return completion("Y", finish_reason="length", logprobs={"content": [{"token": "Y", "top_logprobs": top}]})
 
 
-@pytest.mark.parametrize(
-    ("body", "value"),
-    [
-        (logged(Yes=0.5, yes=0.1, No=0.2, maybe=0.2), 0.75),
-        (logged(no=0.9), 0.0),
-        (completion("Yes.", finish_reason="length"), 1.0),
-        (completion("**No**, it is"), 0.0),
-        (completion("Nobody knows"), None),
-        (logged(maybe=0.9), None),
-        (completion(None), None),
-    ],
-)
+@pytest.mark.parametrize(("body", "value"), [
+    (logged(Yes=0.5, yes=0.1, No=0.2, maybe=0.2), 0.75),
+    (logged(no=0.9), 0.0),
+    (completion("Yes.", finish_reason="length"), 1.0),
+    (completion("**No**, it is"), 0.0),
+    (completion("Nobody knows"), None),
+    (logged(maybe=0.9), None),
+    (completion(None), None),
+])  # fmt: skip
 def test_a_server_is_asked_for_yes_or_no(body: dict[str, Any], value: float | None, tmp_path: Path) -> None:
     requests: list[dict[str, Any]] = []
 
@@ -139,9 +121,9 @@ def test_a_server_is_asked_for_yes_or_no(body: dict[str, Any], value: float | No
         return 200, {}, json.dumps(body).encode()
 
     with serving(reply) as (url, _):
-        judge = ChatJudge("tiny-vl", url, cache=tmp_path / "judge.jsonl")
-        told = judge.predict([(Image.new("RGB", (8, 8)), "a dog")] * 2)
-        assert np.allclose(told, np.nan if value is None else value, equal_nan=True)
-        ChatJudge("tiny-vl", url, cache=tmp_path / "judge.jsonl").predict([(Image.new("RGB", (8, 8)), "a dog")])
+        for times in (2, 1):  # the second judge knows it from the cache, unless it is no opinion
+            judge = ChatJudge("tiny-vl", url, cache=tmp_path / "judge.jsonl")
+            told = judge.predict([(Image.new("RGB", (8, 8)), "a dog")] * times)
+            assert np.allclose(told, np.nan if value is None else value, equal_nan=True)
     assert len(requests) == 1 + (value is None) and requests[0]["logprobs"] and requests[0]["max_tokens"] == 1
     assert requests[0]["messages"][0]["content"][1]["text"].endswith("Caption: a dog")

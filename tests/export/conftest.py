@@ -9,11 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from cleanpairs import Pairs, RepairPlan, load_pairs, restore_export
-from tests.helpers import picture, plan_of
-
-
-def uid(number: int) -> str:
-    return f"{(number * 0x9E3779B97F4A7C15F39CC0605CEDC835) % 2**128:032x}"
+from cleanpairs.data.table_reader import IMAGE_TYPE
+from tests.helpers import picture, plan_of, write_table
 
 
 def named(stem: str, format: str) -> str:
@@ -37,24 +34,18 @@ def restored(out: Path, **options: Any) -> pa.Table:
 def make_pairs(tmp_path: Path) -> Callable[..., Pairs]:
     """``make_pairs(n, struct=, lists=, **columns)``: n rows of key, uid, image, caption."""
 
-    def make(n: int, struct: bool = False, lists: bool = False, kind: str = "PNG", **more: Any) -> Pairs:
-        images: list[Any] = [picture(i, kind, (8, 6)) for i in range(n)]
-        image = pa.array([{"bytes": b, "path": None} for b in images], pa.struct([("bytes", pa.binary())]))
-        if struct:
-            both = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-            image = pa.array([{"bytes": b, "path": f"{i}.png"} for i, b in enumerate(images)], both)
+    def make(n: int, struct: bool = False, lists: bool = False, **more: Any) -> Pairs:
+        images = [picture(i, size=(8, 6)) for i in range(n)]
+        parts = [{"bytes": image, "path": f"{i}.png"} for i, image in enumerate(images)]
+        captions = [[f"text {i}", f"other {i}"] if lists else f"text {i}" for i in range(n)]
         columns = {
             "key": pa.array([f"k{i}" for i in range(n)], pa.string()),
-            "uid": pa.array([uid(i) for i in range(n)], pa.string()),
-            "image": image if struct else pa.array(images, pa.binary()),
-            "caption": pa.array([[f"text {i}", f"other {i}"] for i in range(n)], pa.list_(pa.string()))
-            if lists
-            else pa.array([f"text {i}" for i in range(n)], pa.string()),
+            "uid": pa.array([f"{i * 0x9E3779B97F4A7C15F39CC0605CEDC835 % 2**128:032x}" for i in range(n)], pa.string()),
+            "image": pa.array(parts, IMAGE_TYPE) if struct else pa.array(images, pa.binary()),
+            "caption": pa.array(captions, pa.list_(pa.string()) if lists else pa.string()),
         }
-        path = tmp_path / "data" / "in.parquet"
-        path.parent.mkdir(exist_ok=True)
-        pq.write_table(pa.table(columns | more), path)
-        return load_pairs(path)
+        (tmp_path / "data").mkdir(exist_ok=True)
+        return load_pairs(write_table(tmp_path / "data" / "in.parquet", columns | more))
 
     return make
 

@@ -7,6 +7,7 @@ similarity holds for as long as both caption and image stand as they did.
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,19 +24,13 @@ Make, Plan = Callable[..., Pairs], Callable[..., RepairPlan]
 ACTIONS = ["keep", "rematch_text", "rematch_image", "recaption", "drop", "keep", "rematch_text", "keep"]
 REPAIRED = ("rematch_text", "rematch_image", "recaption")
 DIM = 3
+NUMBERS = [[i + 0.25, i + 0.5, -float(i)] for i in range(len(ACTIONS))]
 
 
-def numbers(n: int) -> list[list[float]]:
-    return [[i + 0.25, i + 0.5, -float(i)] for i in range(n)]
-
-
-def strict(kind: pa.DataType) -> pa.DataType:
-    return pa.field("element", kind, nullable=False)
-
-
+STRICT = pa.field("element", pa.float32(), nullable=False)
 KINDS = {
-    "fixed": pa.list_(pa.float32(), DIM), "fixed, strict inside": pa.list_(strict(pa.float32()), DIM),
-    "list": pa.list_(pa.float32()), "list, strict inside": pa.list_(strict(pa.float32())),
+    "fixed": pa.list_(pa.float32(), DIM), "fixed, strict inside": pa.list_(STRICT, DIM),
+    "list": pa.list_(pa.float32()), "list, strict inside": pa.list_(STRICT),
     "large": pa.large_list(pa.float64()), "half": pa.list_(pa.float16(), DIM),
 }  # fmt: skip
 
@@ -43,7 +38,7 @@ KINDS = {
 @pytest.mark.parametrize(("kind", "null"), [*((kind, True) for kind in KINDS), ("fixed", False)])
 def test_a_caption_brings_its_vector(make_pairs: Make, make_plan: Plan, tmp_path: Path, kind: str, null: bool) -> None:
     n = len(ACTIONS)
-    vectors = pa.array(numbers(n), pa.list_(KINDS[kind].value_type)).cast(KINDS[kind])
+    vectors = pa.array(NUMBERS, pa.list_(KINDS[kind].value_type)).cast(KINDS[kind])
     scores = {"similarity": pa.array(np.arange(n) / 8, pa.float32()), "clip_score": pa.array(range(n), pa.int16())}
     pairs = make_pairs(n, text_features=vectors, **scores)
     (path,) = map(Path, pairs.source.paths)
@@ -57,16 +52,15 @@ def test_a_caption_brings_its_vector(make_pairs: Make, make_plan: Plan, tmp_path
     out.validate(full=True)
     written = [i for i, a in enumerate(ACTIONS) if a != "drop"]
     assert out["key"].to_pylist() == [f"k{i}" for i in written]
-    wanted = [
-        {"rematch_text": numbers(n + 1)[i + 1], "recaption": None}.get(ACTIONS[i], numbers(n)[i]) for i in written
-    ]
-    assert out["text_features"].to_pylist() == wanted
+    wanted = {"rematch_text": 1, "recaption": n}  # the vector of the next row, or none
+    of = [*NUMBERS, *[None] * n]
+    assert out["text_features"].to_pylist() == [of[i + wanted.get(ACTIONS[i], 0)] for i in written]
     assert out["text_features"].type == before["text_features"].type
     for name, values in scores.items():
         assert out[name].to_pylist() == [None if ACTIONS[i] in REPAIRED else values[i].as_py() for i in written]
         assert out[name].type == values.type
     gone = pq.read_table(tmp_path / "gone.parquet")
-    assert gone["text_features"].to_pylist() == [numbers(n)[4]]  # of the caption beside it
+    assert gone["text_features"].to_pylist() == [NUMBERS[4]]  # of the caption beside it
     assert gone["similarity"].to_pylist() == [0.5]
     assert restored(tmp_path / "out.parquet").equals(before, check_metadata=True)
 
@@ -75,24 +69,19 @@ def test_a_caption_brings_its_vector(make_pairs: Make, make_plan: Plan, tmp_path
 LISTED = ["rematch_text", "keep", "keep", "keep", "drop", "keep", "drop", "drop", "keep", "recaption"]
 
 
-def along(n: int) -> list[list[float] | None]:
-    """A score of each caption; the row 1 has none at all, and the row 2 lacks one."""
-    return [[i + 0.0, i + 0.5] if i != 1 else None for i in range(n)]
-
-
 @pytest.mark.parametrize("kind", [pa.list_(pa.float32()), pa.large_list(pa.float64()), pa.list_(pa.float32(), 2)])
 def test_scores_along_lists_of_captions(make_pairs: Make, make_plan: Plan, tmp_path: Path, kind: pa.DataType) -> None:
     n = len(LISTED) // 2
-    pairs = make_pairs(n, lists=True, similarity=pa.array(along(n), kind), clip_score=pa.array(range(n), pa.int32()))
+    along = [[i + 0.0, i + 0.5] if i != 1 else None for i in range(n)]  # a score of each caption, and a row with none
+    pairs = make_pairs(n, lists=True, similarity=pa.array(along, kind), clip_score=pa.array(range(n), pa.int32()))
     plan, out, gone = make_plan(pairs, LISTED), tmp_path / "out.parquet", tmp_path / "gone.parquet"
     export_pairs(pairs, plan, out, dropped=gone)
     table = pq.read_table(out)
     table.validate(full=True)
     assert table["similarity"].to_pylist() == [[None, 0.5], [None, None], [2.5], [4.0, None]]
     assert table["clip_score"].to_pylist() == [None, 1, 2, None]  # one for all captions: left out, it still holds
-    dropped = pq.read_table(gone)
-    assert dropped["similarity"].to_pylist() == [2.0, 3.0, 3.5]
-    assert dropped["clip_score"].to_pylist() == [2, 3, 3]
+    dropped = pq.read_table(gone).to_pydict()
+    assert (dropped["similarity"], dropped["clip_score"]) == ([2.0, 3.0, 3.5], [2, 3, 3])
     assert restored(out).equals(pq.read_table(pairs.source.paths[0]), check_metadata=True)
     again = load_pairs(out)
     nan = np.nan
@@ -124,3 +113,42 @@ def test_weights_for_training(make_pairs: Make, make_plan: Plan, tmp_path: Path,
     assert wanted == (found if explode or not lists else [w for row in found for w in row])
     if not explode:
         assert restored(tmp_path / "weighted.parquet").equals(pq.read_table(pairs.source.paths[0]))
+
+
+def entry(text: str, source: str = "original", weight: float = 0.5) -> dict[str, Any]:
+    return {"text": text, "source": source, "weight": weight}
+
+
+# The old and the new captions of a row, with their sources and probabilities.
+FLAT = [
+    [entry("text 1", "rematched", 0.75), entry("text 0")], [entry("new 1", "written", None), entry("text 1")],
+    [entry("text 2")],
+]  # fmt: skip
+OF_LISTS = [
+    [entry("text 0"), entry("text 1", "rematched", 0.75), entry("other 0")],
+    [entry("new 3", "written", None), entry("other 1")],
+]
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize(
+    ("actions", "expected"),
+    [("rematch_text recaption keep", FLAT), ("keep rematch_text drop recaption drop drop", OF_LISTS)],
+)
+def test_old_and_new_captions_stand_beside_the_caption(
+    actions: str, expected: list[Any], several: bool, make_pairs: Any, make_plan: Any, tmp_path: Path
+) -> None:
+    lists = expected is OF_LISTS
+    pairs, out = make_pairs(3, struct=True, lists=lists), tmp_path / "out.parquet"
+    plan = make_plan(pairs, actions.split())
+    if several:
+        weighted = [entry(f"near {k}", "rematched", 0.5**k) for k in (1, 2, 3)]
+        cells = [weighted if action == "rematch_text" else None for action in actions.split()]
+        captions = pa.array(cells, plan.table["captions"].type)
+        plan = replace(plan, table=with_columns(plan.table, {"captions": captions}))
+        expected = [[c for x in row for c in (weighted if x["source"] == "rematched" else [x])] for row in expected]
+    export_pairs(pairs, plan, out, all_captions=True)
+    table = pq.read_table(out)
+    assert table["all_captions"].to_pylist() == expected
+    assert [type(cell) for cell in table["caption"].to_pylist()] == [list if lists else str] * len(expected)
+    assert restored(out).equals(pq.read_table(pairs.source.paths[0]))

@@ -1,6 +1,7 @@
 """Export: every pair in the ledger once, lists of captions, donors' images, and nothing half-written."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError, Outp
 from cleanpairs.export.writing import ExportWork
 from cleanpairs.repair.plan import RepairPlan, wrong_in_output
 from cleanpairs.verification import verify_path
-from tests.helpers import assert_raises, picture, plan_of, write_pictures, write_table
+from tests.helpers import assert_raises, picture, plan_of, vector_column, write_pictures, write_table
 
 from .conftest import columns, restored
+
+VECTORS = np.arange(48, dtype=np.float32).reshape(12, 4)
 
 
 def write_flat(path: Path, n: int, **more: Any) -> Path:
@@ -34,7 +37,7 @@ def write_lists(path: Path, sizes: list[int], spelled: bool = False) -> Path:
 
 @pytest.fixture
 def flat(tmp_path: Path) -> Pairs:
-    return load_pairs(write_flat(tmp_path / "in.parquet", 12))
+    return load_pairs(write_flat(tmp_path / "in.parquet", 12, image_features=vector_column(VECTORS)))
 
 
 @pytest.fixture
@@ -53,15 +56,17 @@ def test_every_kind_of_decision(flat: Pairs, mixed: RepairPlan, tmp_path: Path) 
 
     table = pq.read_table(out, page_checksum_verification=True)
     added = ["correspondence", "action", "original_caption", "source_key", "repair_score"]
-    assert table.column_names == ["key", "image", "caption", "site", *added]
+    assert table.column_names == ["key", "image", "caption", "site", "image_features", *added]
     assert table.schema.field("correspondence").type == table.schema.field("repair_score").type == pa.float32()
     rows = table.to_pylist()
     assert [r["key"] for r in rows] == [f"k{i}" for i in range(12) if i != 3]
-    assert rows[1] | {"image": None} == {
-        "key": "k1", "image": None, "caption": "text 3", "site": 1, "correspondence": 0.5, "action": "rematch_text",
-        "original_caption": "text 1", "source_key": "k3", "repair_score": 0.75,
+    assert rows[1] == {
+        "key": "k1", "image": picture(1), "caption": "text 3", "site": 1, "image_features": [4, 5, 6, 7],
+        "correspondence": 0.5, "action": "rematch_text", "original_caption": "text 1", "source_key": "k3",
+        "repair_score": 0.75,
     }  # fmt: skip
-    assert rows[1]["image"] == picture(1)
+    assert [r["image_features"] for r in rows] == VECTORS[[0, 1, 11, *range(4, 11), 2]].tolist()
+    assert table.schema.field("image_features").type == pa.list_(pa.float32(), 4)
     assert rows[2]["image"] == picture(11) and rows[10]["image"] == picture(2)  # bytes, not pixels
     assert rows[2]["caption"] == "text 2" and rows[2]["source_key"] == "k11" and rows[2]["original_caption"] is None
     assert rows[0]["action"] == "keep" and rows[0]["source_key"] is None and rows[0]["repair_score"] is None
@@ -108,17 +113,6 @@ def test_lists_stay_one_row(tmp_path: Path, spelled: bool) -> None:
     assert exploded["image"].to_pylist() == [picture(0), picture(0), picture(0), picture(2)]
 
 
-def test_features_are_replaced_with_the_image(tmp_path: Path) -> None:
-    features = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(24, dtype=np.float32)), 4)
-    table = pa.table({"caption": [f"text {i}" for i in range(6)], "image_features": features})
-    pairs = load_pairs(write_table(tmp_path / "in.parquet", table))
-    plan = plan_of(pairs, ["rematch_image", *["keep"] * 5], [4, *[None] * 5])
-    export_pairs(pairs, plan, tmp_path / "out.parquet")
-    out = pq.read_table(tmp_path / "out.parquet")
-    assert out["image_features"].to_pylist() == [[16, 17, 18, 19], *table["image_features"].to_pylist()[1:]]
-    assert out.schema.field("image_features").type == table.schema.field("image_features").type
-
-
 @pytest.mark.filterwarnings("error")
 def test_the_truth_follows_the_repair(tmp_path: Path) -> None:
     # captions of rows 0 and 1 were swapped; row 0 gets its own back, row 2 somebody else's image
@@ -131,17 +125,16 @@ def test_the_truth_follows_the_repair(tmp_path: Path) -> None:
     table = pq.read_table(tmp_path / "out.parquet")
     assert table["true_mismatch"].to_pylist() == [False, True, True, False, None, None]
     assert table["true_key"].to_pylist() == ["k0", "k0", "k2", "k3", "", ""]
-    again = load_pairs(tmp_path / "out.parquet")
-    np.testing.assert_array_equal(again.true_mismatch_mask(), plan.apply(pairs).true_mismatch_mask())
+    again = load_pairs(tmp_path / "out.parquet").true_mismatch_mask()
+    np.testing.assert_array_equal(again, plan.apply(pairs).true_mismatch_mask())
     plan = plan_of(pairs, ["drop"] * 4 + ["keep", "drop"], [None] * 6)
     assert np.isnan(wrong_in_output(pairs, plan.table)).all()
 
 
 @pytest.mark.parametrize("key_column", [True, False])
 def test_without_keys_the_truth_of_a_repair_is_unknown(tmp_path: Path, key_column: bool) -> None:
-    truth = {"true_mismatch": [True, True, False], "true_key": ["k1", "k0", "k2"]}
-    truth = truth if key_column else {"true_mismatch": truth["true_mismatch"]}
-    pairs = load_pairs(write_flat(tmp_path / "in.parquet", 3, **truth))
+    keys = {"true_key": ["k1", "k0", "k2"]} if key_column else {}
+    pairs = load_pairs(write_flat(tmp_path / "in.parquet", 3, true_mismatch=[True, True, False], **keys))
     plan = plan_of(pairs, ["rematch_text", "keep", "keep"], [1, None, None])
     export_pairs(pairs, plan, tmp_path / "out.parquet")
     wrong = [False if key_column else None, True, False]
@@ -188,57 +181,48 @@ def test_the_truth_of_lists_runs_along_the_captions(tmp_path: Path, explode: boo
     np.testing.assert_array_equal(load_pairs(dropped).true_mismatch_mask(), [False, False])
 
 
-def test_pairs_in_memory_cannot_be_exported(tmp_path: Path) -> None:
+def test_columns_of_the_input_give_way_to_added_ones_and_pairs_in_memory_cannot_be_exported(tmp_path: Path) -> None:
+    out, dropped = tmp_path / "out.parquet", tmp_path / "dropped.parquet"
     pairs = Pairs.from_arrays(["a", "b"], features=np.eye(2))
-    assert_raises(DataError, "memory", export_pairs, pairs, plan_of(pairs), tmp_path / "out.parquet")
+    assert_raises(DataError, "memory", export_pairs, pairs, plan_of(pairs), out)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_columns_of_the_input_give_way_to_added_ones(tmp_path: Path) -> None:
     pairs = load_pairs(write_flat(tmp_path / "in.parquet", 3, action=["a", "b", "c"], action_input=[1, 2, 3]))
-    summary = export_pairs(pairs, plan_of(pairs), tmp_path / "out.parquet", dropped=tmp_path / "dropped.parquet")
-    table = pq.read_table(tmp_path / "out.parquet")
+    summary = export_pairs(pairs, plan_of(pairs), out, dropped=dropped)
     assert summary.renamed == {"action": "action_input_2"} and "action_input_2" in str(summary)
-    assert table["action_input_2"].to_pylist() == ["a", "b", "c"] and table["action_input"].to_pylist() == [1, 2, 3]
-    assert table["action"].to_pylist() == ["keep"] * 3
-    assert pq.read_table(tmp_path / "dropped.parquet").num_rows == 0
+    told = pq.read_table(out).select(["action_input_2", "action_input", "action"]).to_pydict()
+    assert list(told.values()) == [["a", "b", "c"], [1, 2, 3], ["keep"] * 3]
+    assert pq.read_table(dropped).num_rows == 0
 
 
-def test_outputs_that_exist_or_collide(flat: Pairs, mixed: RepairPlan, tmp_path: Path) -> None:
-    out = tmp_path / "out.parquet"
+def test_what_exists_collides_or_has_changed_is_refused(flat: Pairs, mixed: RepairPlan, tmp_path: Path) -> None:
+    out, data = tmp_path / "out.parquet", tmp_path / "in.parquet"
+    other = load_pairs(write_flat(tmp_path / "other.parquet", 12, site=[7] * 12))
+    for others in other, pq.read_table(data):
+        words = r"other data.* A file, and its rows in memory"
+        assert_raises(DataError, words, export_pairs, others, mixed, out)
+    words = r"no setting 'overwrit'; did you mean 'overwrite'\? \(known: about, "
+    assert_raises(ConfigError, words, export_pairs, flat, mixed, out, overwrit=True)
+    assert_raises(ConfigError, "own path", export_pairs, flat, mixed, out, ledger=out)
+    assert not out.exists()
     out.write_bytes(b"precious")
-    with pytest.raises(OutputExistsError):
-        export_pairs(flat, mixed, out)
+    assert_raises(OutputExistsError, "overwrite", export_pairs, flat, mixed, out)
     assert out.read_bytes() == b"precious"
     export_pairs(flat, mixed, out, overwrite=True)
     assert pq.read_metadata(out).num_rows == 11
-    with pytest.raises(ConfigError, match="own path"):
-        export_pairs(flat, mixed, tmp_path / "a.parquet", ledger=tmp_path / "a.parquet")
-    before = (tmp_path / "in.parquet").read_bytes()
-    assert_raises(OutputExistsError, "input", export_pairs, flat, mixed, tmp_path / "in.parquet", overwrite=True)
-    assert (tmp_path / "in.parquet").read_bytes() == before
-
-
-def test_a_changed_input_and_other_data_are_refused(flat: Pairs, mixed: RepairPlan, tmp_path: Path) -> None:
-    other = load_pairs(write_flat(tmp_path / "other.parquet", 12, site=[7] * 12))
-    for data in other, pq.read_table(tmp_path / "in.parquet"):
-        with pytest.raises(DataError, match=r"other data.* A file, and its rows in memory"):
-            export_pairs(data, mixed, tmp_path / "out.parquet")
-    with pytest.raises(ConfigError, match=r"no setting 'overwrit'; did you mean 'overwrite'\? \(known: about, "):
-        export_pairs(flat, mixed, tmp_path / "out.parquet", overwrit=True)
-    write_flat(tmp_path / "in.parquet", 12, site=[7] * 12)
-    assert_raises(DataError, "changed", export_pairs, flat, mixed, tmp_path / "out.parquet")
-    assert not (tmp_path / "out.parquet").exists()
+    before = data.read_bytes()
+    assert_raises(OutputExistsError, "input", export_pairs, flat, mixed, data, overwrite=True)
+    assert data.read_bytes() == before
+    write_flat(data, 12, site=[7] * 12)
+    assert_raises(DataError, "changed", export_pairs, flat, mixed, tmp_path / "new.parquet")
+    assert not (tmp_path / "new.parquet").exists()
 
 
 def test_nothing_is_published_when_rows_are_lost(flat: Pairs, mixed: Any, tmp_path: Path, monkeypatch: Any) -> None:
-    out, ledger = tmp_path / "out.parquet", tmp_path / "ledger.parquet"
+    out, ledger, whole = tmp_path / "out.parquet", tmp_path / "ledger.parquet", ExportWork._batches
     out.write_bytes(b"precious")
-    whole = ExportWork._batches
 
-    def short(*given: Any) -> Any:
-        for batch in whole(*given):
-            yield batch.slice(0, max(len(batch) - 1, 0))  # a reader that loses rows
+    def short(*told: Any) -> Any:
+        return (batch.slice(0, max(len(batch) - 1, 0)) for batch in whole(*told))  # a reader that loses rows
 
     monkeypatch.setattr(ExportWork, "_batches", short)
     with pytest.raises(CleanpairsError):
@@ -253,17 +237,13 @@ def test_the_ledger_adds_up_on_random_plans(tmp_path_factory: pytest.TempPathFac
     folder = tmp_path_factory.mktemp("ledger")
     sizes = data.draw(st.lists(st.integers(0, 3), min_size=1, max_size=7).filter(lambda s: sum(s) > 1))
     pairs = load_pairs(write_lists(folder / "in.parquet", sizes))
-    n = len(pairs)
-    actions = data.draw(
-        st.lists(st.sampled_from(["keep", "drop", "rematch_text", "rematch_image"]), min_size=n, max_size=n)
-    )
+    n, kinds = len(pairs), st.sampled_from(["keep", "drop", "rematch_text", "rematch_image"])
     donors = [(i + data.draw(st.integers(1, n - 1))) % n for i in range(n)]
-    plan = plan_of(pairs, actions, donors)
+    plan = plan_of(pairs, data.draw(st.lists(kinds, min_size=n, max_size=n)), donors)
     explode = data.draw(st.booleans())
     out, dropped, ledger = (folder / f"{name}.parquet" for name in ("out", "dropped", "ledger"))
     summary = export_pairs(pairs, plan, out, dropped=dropped, ledger=ledger, explode=explode)
-    lines, rows = pq.read_table(ledger).to_pylist(), pq.read_table(out).to_pylist()
-    gone = pq.read_table(dropped).to_pylist()
+    rows, gone, lines = (pq.read_table(path).to_pylist() for path in (out, dropped, ledger))
 
     assert verify_path(out).ok
     assert [line["pair_id"] for line in lines] == list(range(n))
@@ -272,38 +252,33 @@ def test_the_ledger_adds_up_on_random_plans(tmp_path_factory: pytest.TempPathFac
     assert summary.kept + summary.rematched_text + summary.rematched_image + len(gone) == n
     in_rows: dict[int, list[str]] = {}
     for line in lines:
-        written = line["action"] in ("keep", "rematch_text", "rematch_image")
-        assert (line["out_row"] is not None) == written
+        assert (line["out_row"] is not None) == (line["action"] in ("keep", "rematch_text", "rematch_image"))
         assert (line["new_caption"] is not None) == (line["action"] == "rematch_text")
-        if written:
+        if line["out_row"] is not None:
             in_rows.setdefault(line["out_row"], []).append(line["new_caption"] or line["original_caption"])
             assert rows[line["out_row"]]["key"] == line["key"]
     assert [[row["captions"]] if explode else row["captions"] for row in rows] == [in_rows[i] for i in range(len(rows))]
-    if explode:
-        assert [line["action"] for line in lines] == plan.table["action"].to_pylist()
-    else:
-        assert summary.rematched_image == 0
+    assert not explode or [line["action"] for line in lines] == plan.table["action"].to_pylist()
+    assert explode or summary.rematched_image == 0
 
 
 @pytest.mark.parametrize("kind", ["columns", "texts"])
 def test_what_was_read_through_a_copy_is_still_the_input(tmp_path: Path, kind: str) -> None:
     """Joined columns and .txt beside images are read from a copy in the cache directory."""
     names = [f"{i}.png" for i in range(3)]
-    folder = write_pictures(tmp_path / "in", names)
+    folder, out, options = write_pictures(tmp_path / "in", names), tmp_path / "out.parquet", {}
     for i in range(3):
         (folder / f"{i}.txt").write_text(f"caption {i}")
-    data, changed, options = folder, folder / "2.txt", {}
+    data, changed = folder, folder / "2.txt"
     if kind == "columns":
-        data, options = tmp_path / "v.parquet", {"text_column": "title,description"}
-        pq.write_table(pa.table({"image": names, "title": list("abc"), "description": list("def")}), data)
-        changed = data
-    pairs = load_pairs(data, image_root=folder, **options)
-    plan, before = plan_of(pairs), changed.read_bytes()
-    with pytest.raises(OutputExistsError, match="is the input"):
-        export_pairs(pairs, plan, changed, format="parquet", overwrite=True)
+        table = {"image": names, "title": list("abc"), "description": list("def")}
+        data = changed = write_table(tmp_path / "v.parquet", table)
+        options = {"text_column": "title,description"}
+    pairs, before = load_pairs(data, image_root=folder, **options), changed.read_bytes()
+    export = partial(export_pairs, pairs, plan_of(pairs))
+    assert_raises(OutputExistsError, "is the input", export, changed, format="parquet", overwrite=True)
     assert changed.read_bytes() == before
     changed.write_bytes(before + b" ")
-    with pytest.raises(DataError, match=r"the input .* has changed since it was read"):
-        export_pairs(pairs, plan, tmp_path / "out.parquet")
+    assert_raises(DataError, r"the input .* has changed since it was read", export, out)
     changed.write_bytes(before)
-    assert export_pairs(pairs, plan, tmp_path / "out.parquet").kept == 3
+    assert export(out).kept == 3

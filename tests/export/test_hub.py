@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -37,10 +38,6 @@ class Hub:
     refuse: int = 0
 
 
-def home(kind: str) -> str:
-    return "/datasets" if kind == "dataset" else ""
-
-
 class Handler(helpers.Handler):
     hub: Hub
 
@@ -62,20 +59,19 @@ class Handler(helpers.Handler):
         if self.path == "/api/repos/create":
             asked = json.loads(body)
             kind, name = asked.get("type") or "model", f"{asked['organization']}/{asked['name']}"
-            if (kind, name) in self.hub.repos:
-                return self.tell({"error": "exists", "url": f"{self.hub.url}{home(kind)}/{name}"}, 409)
-            self.hub.repos[kind, name] = {".gitattributes": b""}
-            self.hub.private[name] = asked.get("private", asked.get("visibility") == "private")
-            return self.tell({"url": f"{self.hub.url}{home(kind)}/{name}"})
+            url, known = f"{self.hub.url}/{'datasets/' * (kind == 'dataset')}{name}", (kind, name) in self.hub.repos
+            if not known:
+                self.hub.repos[kind, name] = {".gitattributes": b""}
+                self.hub.private[name] = asked.get("private", asked.get("visibility") == "private")
+            return self.tell({"url": url} | ({"error": "exists"} if known else {}), 409 if known else 200)
         if self.path == "/api/validate-yaml":
-            header = json.loads(body)["content"].split("---\n")[1]
-            assert yaml.safe_load(header)["license"]
+            assert yaml.safe_load(json.loads(body)["content"].split("---\n")[1])["license"]
             return self.tell({"errors": [], "warnings": []})
         _, _, kinds, owner, name, action, _ = self.path.split("?")[0].split("/")
         files = self.hub.repos[kinds[:-1], f"{owner}/{name}"]
         if action == "preupload":
-            told = [{"path": f["path"], "uploadMode": "regular"} for f in json.loads(body)["files"]]
-            return self.tell({"files": [f | {"shouldIgnore": False, "oid": None} for f in told]})
+            told = {"uploadMode": "regular", "shouldIgnore": False, "oid": None}
+            return self.tell({"files": [{"path": f["path"], **told} for f in json.loads(body)["files"]]})
         assert action == "commit"
         lines = [json.loads(line) for line in body.decode().splitlines()]
         for line in lines:
@@ -84,7 +80,7 @@ class Handler(helpers.Handler):
             elif line["key"] == "deletedFile":
                 del files[line["value"]["path"]]
         self.hub.commits.append([line["key"] for line in lines])
-        url = f"{self.hub.url}{home(kinds[:-1])}/{owner}/{name}/commit/{'0' * 40}"
+        url = f"{self.hub.url}/{'datasets/' * (kinds == 'datasets')}{owner}/{name}/commit/{'0' * 40}"
         return self.tell({"commitUrl": url, "commitOid": "0" * 40, "success": True})
 
 
@@ -121,7 +117,7 @@ def test_of_an_earlier_upload_nothing_is_left(hub: Hub, make_pairs: Any, make_pl
     theirs = {"notes.txt", "data/labels.json", "data/more.parquet", "_versions/old.txt"}
     for i, name in enumerate([*FORMATS, *FORMATS, "lance", "lance"]):
         out = tmp_path / str(i) / named("out", name)
-        card = None if FORMATS.load(name).directory else out.with_name(out.name + ".card.md")
+        card = None if FORMATS.load(name).directory else Path(f"{out}.card.md")
         export_pairs(pairs, make_plan(pairs), out, format=name, card=card)
         pushed = push_export(out, "me/clean")
         files = hub.repos["dataset", "me/clean"]
@@ -129,37 +125,31 @@ def test_of_an_earlier_upload_nothing_is_left(hub: Hub, make_pairs: Any, make_pl
         assert set(files) == {".gitattributes", *theirs, *pushed.files}, name
 
 
-def test_a_uid_list(hub: Hub, make_pairs: Any, make_plan: Any, tmp_path: Path) -> None:
-    pairs = make_pairs(2)
-    export_pairs(pairs, make_plan(pairs), tmp_path / "kept.npy", card=tmp_path / "card.md")
-    assert_raises(ConfigError, r"no dataset card .*kept\.npy\.card\.md", push_export, tmp_path / "kept.npy", "me/uids")
-    push_export(tmp_path / "kept.npy", "me/uids", card=tmp_path / "card.md")
-    assert hub.repos["dataset", "me/uids"]["uids.npy"] == (tmp_path / "kept.npy").read_bytes()
-
-
-def test_an_export_that_was_edited_is_not_pushed(hub: Hub, make_pairs: Any, make_plan: Any, tmp_path: Path) -> None:
-    pairs = make_pairs(3)
+def test_what_has_no_card_and_what_was_edited_is_not_pushed(
+    hub: Hub, make_pairs: Any, make_plan: Any, tmp_path: Path
+) -> None:
+    pairs, uids = make_pairs(3), tmp_path / "kept.npy"
     export_pairs(pairs, make_plan(pairs), tmp_path / "shards", format="webdataset")
     with open(tmp_path / "shards" / "00000.tar", "ab") as tar:
         tar.write(b"\0")
     assert_raises(DataError, r"00000\.tar is not the file", push_export, tmp_path / "shards", "me/clean")
     assert_raises(DataError, "no file", push_export, tmp_path / "nothing", "me/clean")
+    export_pairs(pairs, make_plan(pairs), uids, card=tmp_path / "card.md")
+    assert_raises(ConfigError, r"no dataset card .*kept\.npy\.card\.md", push_export, uids, "me/uids")
     assert hub.repos == {}
+    push_export(uids, "me/uids", card=tmp_path / "card.md")
+    assert hub.repos["dataset", "me/uids"]["uids.npy"] == uids.read_bytes()
 
 
 def test_a_model_and_its_card(hub: Hub, tmp_path: Path) -> None:
-    run = tmp_path / "run"
+    run, info = tmp_path / "run", {"method": "crcl", "input": {"data": "/home/me/secret.parquet"}}
     (run / "model" / "image_encoder").mkdir(parents=True)
     (run / "model" / "config.json").write_text("{}")
     (run / "model" / "image_encoder" / "model.safetensors").write_bytes(b"\1" * 10)
     (run / "recipe.yaml").write_text("data: /home/me/secret.parquet")
-    info = {
-        "method": "crcl", "input": {"data": "/home/me/secret.parquet"}, "versions": {"torch": "2.13.0"},
-        "result": {"flagged": 12, "pairs": 100, "noise_rate": 0.123},
-    }  # fmt: skip
+    info |= {"versions": {"torch": "2.13.0"}, "result": {"flagged": 12, "pairs": 100, "noise_rate": 0.123}}
     (run / "run.json").write_text(json.dumps(info))
-    pushed = push_run(run, "me/model", license="apache-2.0", private=False)
-    files = hub.repos["model", "me/model"]
+    pushed, files = push_run(run, "me/model", license="apache-2.0", private=False), hub.repos["model", "me/model"]
     assert set(files) == {*pushed.files, ".gitattributes"}
     assert set(pushed.files) == {"README.md", "config.json", "image_encoder/model.safetensors"}
     card = files["README.md"].decode()
@@ -173,20 +163,16 @@ def test_a_model_and_its_card(hub: Hub, tmp_path: Path) -> None:
     assert_raises(DataError, r"config\.json", push_model, run / "model", "me/model", about=CardFacts())
 
 
-@pytest.mark.parametrize("repo", ["clean", "a/b/c", "me/", "me/cl ean", "-me/x", ""])
-def test_a_name_that_is_none(hub: Hub, repo: str) -> None:
-    with pytest.raises(ConfigError, match=r"is OWNER/NAME: (Repo id|there is no OWNER|Cannot)"):
-        push_files(repo, {"a": b""}, kind="dataset", message="m")
+def test_a_name_that_is_none_is_not_asked_for_and_a_refusal_is_told(hub: Hub) -> None:
+    push = partial(push_files, files={"a": b""}, kind="model", message="m")
+    for repo in ("clean", "a/b/c", "me/", "me/cl ean", "-me/x", ""):
+        assert_raises(ConfigError, r"is OWNER/NAME: (Repo id|there is no OWNER|Cannot)", push, repo)
     assert hub.tokens == set()
-
-
-@pytest.mark.parametrize(
-    ("status", "error", "words"),
-    [(401, ConfigError, "right to write"), (403, ConfigError, "right to write"), (500, OutputError, "500")],
-)
-def test_a_hub_that_refuses(hub: Hub, status: int, error: type[Exception], words: str) -> None:
-    hub.refuse = status
-    assert_raises(error, words, push_files, "me/x", {"a": b""}, kind="model", message="m")
+    for status, error, words in (
+        (401, ConfigError, "right to write"), (403, ConfigError, "right to write"), (500, OutputError, "500"),
+    ):  # fmt: skip
+        hub.refuse = status
+        assert_raises(error, words, push, "me/x")
 
 
 def test_no_network_no_token_and_offline(monkeypatch: pytest.MonkeyPatch) -> None:

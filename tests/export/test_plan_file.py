@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,36 +30,28 @@ DIM = 4
 
 def write_input(path: Path, n: int, **more: Any) -> Path:
     rng = np.random.default_rng(n)
-    image = vector_column(rng.normal(size=(n, DIM)).astype(np.float32))
-    captions = [None if i == 6 else f"text {i}" for i in range(n)]
-    keys = pa.array([f"k{i}" if i % 5 else None for i in range(n)], pa.string())
-    text = vector_column(rng.normal(size=(n, DIM)).astype(np.float16))
+    image, text = (vector_column(rng.normal(size=(n, DIM)).astype(kind)) for kind in (np.float32, np.float16))
     columns = {
-        "key": keys, "caption": pa.array(captions, pa.string()), "image_features": image, "text_features": text,
-        "similarity": pa.array(rng.random(n)), "clip_score": pa.array(range(n), pa.int64()),
+        "key": pa.array([f"k{i}" if i % 5 else None for i in range(n)], pa.string()),
+        "caption": pa.array([None if i == 6 else f"text {i}" for i in range(n)], pa.string()),
+        "image_features": image, "text_features": text, "similarity": pa.array(rng.random(n)),
+        "clip_score": pa.array(range(n), pa.int64()),
     }  # fmt: skip
-    return write_table(path, {**columns, **more}, row_group_size=7)
+    return write_table(path, columns | more, row_group_size=7)
 
 
-def write_plan(
-    path: Path, data: Path, seed: int = 0, edit: Callable[[dict[str, list[Any]]], None] | None = None
-) -> Path:
+def write_plan(path: Path, data: Path, seed: int = 0, edit: Callable[..., None] = lambda lines: None) -> Path:
     """Every kind of decision, at random."""
     pairs, rng = load_pairs(data), np.random.default_rng(seed)
-    n = len(pairs)
+    n, usable = len(pairs), np.setdiff1d(np.arange(len(pairs)), list(pairs.reasons))
     kinds = ["keep", "rematch_text", "rematch_image", "recaption", "drop"] if n > 2 else ["keep", "drop"]
     actions = ["quarantine" if i in pairs.reasons else str(rng.choice(kinds)) for i in range(n)]
-    donors = [
-        int(rng.choice([j for j in range(n) if j != i and j not in pairs.reasons])) if a.startswith("rematch") else None
-        for i, a in enumerate(actions)
-    ]
-    lines: dict[str, list[Any]] = plan_of(pairs, actions, donors).table.to_pydict()
-    if edit is not None:
-        edit(lines)
-    table = pa.table({f.name: pa.array(lines[f.name], f.type) for f in PLAN_SCHEMA})
-    settings = {"data": str(data), "columns": {}}
-    head = RepairPlan(PLAN_SCHEMA.empty_table(), 0.1, 0.5, pairs.source.fingerprint, settings)
-    write_plan_file(path, head, [table.slice(i, 9) for i in range(0, n, 9)])
+    donors = [int(rng.choice(usable[usable != i])) if a.startswith("rematch") else None for i, a in enumerate(actions)]
+    plan = plan_of(pairs, actions, donors, settings={"data": str(data), "columns": {}})
+    lines: dict[str, list[Any]] = plan.table.to_pydict()
+    edit(lines)
+    table = pa.table(lines, PLAN_SCHEMA)
+    write_plan_file(path, replace(plan, table=PLAN_SCHEMA.empty_table()), [table.slice(i, 9) for i in range(0, n, 9)])
     return path
 
 
@@ -91,20 +84,18 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("n", [0, 1, 2, 61])
 def test_the_stream_writes_what_is_written_in_memory(tmp_path: Path, n: int) -> None:
-    plan = write_plan(
-        tmp_path / "plan.parquet", write_input(tmp_path / "in.parquet", n, site=pa.array(range(n), pa.int64())), seed=n
-    )
+    data = write_input(tmp_path / "in.parquet", n, site=pa.array(range(n), pa.int64()))
+    plan = write_plan(tmp_path / "plan.parquet", data, seed=n)
     wanted, at = in_memory(plan, tmp_path), streamed(plan, tmp_path)
     for role in ROLES:
         found = pq.read_table(at[role])
         found.validate(full=True)
         assert found.schema.equals(wanted[role].schema, check_metadata=True)
         assert found.equals(wanted[role]), role
-    manifests = [json.loads((tmp_path / f"{name}.parquet.manifest.json").read_text()) for name in ("memory", "stream")]
-    assert manifests[0]["counts"] == manifests[1]["counts"]
-    assert manifests[0]["fingerprint"] == manifests[1]["fingerprint"]
+    a, b = (json.loads((tmp_path / f"{name}.parquet.manifest.json").read_text()) for name in ("memory", "stream"))
+    assert (a["counts"], a["fingerprint"]) == (b["counts"], b["fingerprint"])
     if n:
-        assert restored(at["out"], ledger=at["ledger"]).equals(pq.read_table(tmp_path / "in.parquet"))
+        assert restored(at["out"], ledger=at["ledger"]).equals(pq.read_table(data))
 
 
 @pytest.mark.parametrize("n", [0, 1, 61])
@@ -164,27 +155,25 @@ def test_lists_of_captions_and_other_formats_are_divided_too(tmp_path: Path) -> 
 
 
 def test_parts_of_another_format_are_not_gone_on_from(tmp_path: Path) -> None:
-    uids = pa.array([f"{i:032x}" for i in range(61)])
-    data = write_input(tmp_path / "in.parquet", 61, uid=uids, caption=pa.array([f"text {i}" for i in range(61)]))
-    pairs = load_pairs(data)
-    with pytest.raises(DataError, match="stopped"):
-        export_pairs(pairs, plan_of(pairs), tmp_path / "out", format="uids", engine=InParts(stops=1))
-    with pytest.raises(OutputExistsError, match="parts of another job"):  # those of a uid list have no vectors
-        export_pairs(pairs, plan_of(pairs), tmp_path / "out", format="parquet", engine=InParts())
+    """Those of a list of uids have no vectors."""
+    uids, captions = pa.array([f"{i:032x}" for i in range(61)]), pa.array([f"text {i}" for i in range(61)])
+    pairs = load_pairs(write_input(tmp_path / "in.parquet", 61, uid=uids, caption=captions))
+    for format, stops, error, words in (
+        ("uids", 1, DataError, "stopped"), ("parquet", -1, OutputExistsError, "parts of another job"),
+    ):  # fmt: skip
+        with pytest.raises(error, match=words):
+            export_pairs(pairs, plan_of(pairs), tmp_path / "out", format=format, engine=InParts(stops))
 
 
-@pytest.mark.parametrize(
-    ("column", "value", "says"),
-    [
-        ("action", "burn", "has the action 'burn', and there are only keep"),
-        ("donor_pair_id", 99, "donor_pair_id 99 is no other pair, of 0 to 60: rows may"),
-        ("donor_pair_id", "own", "no other pair$"),
-        ("donor_pair_id", 6, "which is quarantined"),
-        ("caption", "mine", "captions follow from action"),
-        ("key", "stranger", "has key 'stranger' in the plan"),
-        ("pair_id", 7, "in order of pair_id"),
-    ],
-)
+@pytest.mark.parametrize(("column", "value", "says"), [
+    ("action", "burn", "has the action 'burn', and there are only keep"),
+    ("donor_pair_id", 99, "donor_pair_id 99 is no other pair, of 0 to 60: rows may"),
+    ("donor_pair_id", "own", "no other pair$"),
+    ("donor_pair_id", 6, "which is quarantined"),
+    ("caption", "mine", "captions follow from action"),
+    ("key", "stranger", "has key 'stranger' in the plan"),
+    ("pair_id", 7, "in order of pair_id"),
+])  # fmt: skip
 def test_plans_that_cannot_be_carried_out(tmp_path: Path, column: str, value: Any, says: str) -> None:
     def edit(lines: dict[str, list[Any]]) -> None:
         i = lines["action"].index("rematch_text")

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from datetime import date
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -73,29 +74,23 @@ def test_a_batch_is_asked_answered_in_parts_and_completed(tmp_path: Path) -> Non
     assert noted == {"model": "tiny-vl", "asked_otherwise": 6} and "another prompt" in other.report()
 
 
-@pytest.mark.parametrize(
-    ("line", "kind"),
-    [
-        (lambda r: answered(r, completion(None)), "empty answers"),
-        (lambda r: answered(r, completion(None, refusal="no")), "refusals"),
-        (lambda r: answered(r, completion("I'm sorry, I cannot help.")), "refusals"),
-        (lambda r: answered(r, completion("", finish_reason="content_filter")), "refusals"),
-        (lambda r: answered(r, completion("a red square", finish_reason="length")), "overlong answers"),
-        (lambda r: answered(r, completion("a red square " * 30)), "overlong answers"),
-        (
-            lambda r: answered(r, completion("Sure! Here is the caption:\n\na red square of 0")),
-            "captions in other text",
-        ),
-        (lambda r: answered(r, completion("```\na red square of 0\n```")), "captions in other text"),
-        (lambda r: answered(r, {"object": "list"}), "answers of another form"),
-        (lambda r: answered(r, error={"message": "picture too large"}), "errors"),
-        (lambda r: json.dumps({**r, "response": {"status_code": 400, "body": "bad"}, "error": None}), "errors"),
-        (lambda r: "{half a li", "lines of another form"),
-        (lambda r: "[" * 100_000, "lines of another form"),
-        (lambda r: answered(r) + "\n" + answered(r), "doubled ids"),
-        (lambda r: answered({**r, "custom_id": "somebody else's"}, completion("a dog")), "unknown ids"),
-    ],
-)
+@pytest.mark.parametrize(("line", "kind"), [
+    (lambda r: answered(r, completion(None)), "empty answers"),
+    (lambda r: answered(r, completion(None, refusal="no")), "refusals"),
+    (lambda r: answered(r, completion("I'm sorry, I cannot help.")), "refusals"),
+    (lambda r: answered(r, completion("", finish_reason="content_filter")), "refusals"),
+    (lambda r: answered(r, completion("a red square", finish_reason="length")), "overlong answers"),
+    (lambda r: answered(r, completion("a red square " * 30)), "overlong answers"),
+    (lambda r: answered(r, completion("Here is the caption:\n\na red square of 0")), "captions in other text"),
+    (lambda r: answered(r, completion("```\na red square of 0\n```")), "captions in other text"),
+    (lambda r: answered(r, {"object": "list"}), "answers of another form"),
+    (lambda r: answered(r, error={"message": "picture too large"}), "errors"),
+    (lambda r: json.dumps({**r, "response": {"status_code": 400, "body": "bad"}, "error": None}), "errors"),
+    (lambda r: "{half a li", "lines of another form"),
+    (lambda r: "[" * 100_000, "lines of another form"),
+    (lambda r: answered(r) + "\n" + answered(r), "doubled ids"),
+    (lambda r: answered({**r, "custom_id": "somebody else's"}, completion("a dog")), "unknown ids"),
+])  # fmt: skip
 def test_what_is_no_caption_is_counted_and_named(line: Callable[[Any], str], kind: str, tmp_path: Path) -> None:
     pairs, plan = corpus()
     asked, answers = tmp_path / "requests.jsonl", tmp_path / "answers.jsonl"
@@ -141,8 +136,5 @@ def test_what_cannot_be_asked_or_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("texts", [["one"], [None] * 6])
 def test_a_writer_that_gives_something_else_is_refused(texts: Sequence[Any]) -> None:
-    class Odd:
-        def caption(self, images: Any, captions: Any, words: Any) -> Any:
-            return texts
-
-    assert_raises(ConfigError, "a text for each of 6 images", recaption, *corpus(), Odd(), by_colour)
+    odd = SimpleNamespace(caption=lambda images, captions, words: texts)
+    assert_raises(ConfigError, "a text for each of 6 images", recaption, *corpus(), odd, by_colour)

@@ -1,8 +1,5 @@
 """Displaced rows are repaired by the rule: exactly, without a guess, and so that it can be undone."""
 
-import re
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +17,6 @@ from cleanpairs.commands.run import Run
 from cleanpairs.correspondence.displacement import Displacement
 from cleanpairs.estimators.frozen import displaced_in_vectors
 from cleanpairs.estimators.spaces import displaced_between_spaces
-from cleanpairs.ops import normalised_similarity
 from cleanpairs.repair.displaced import misplaced, moves_and_misplaced, moves_of
 from cleanpairs.repair.settings import RepairSettings
 from cleanpairs.verification.verifying import verify_path
@@ -31,18 +27,13 @@ def write(
     path: Path, n: int = 400, first: int = 100, last: int = 300, distance: int = 2, spread: float = 0.7
 ) -> np.ndarray:
     """Vectors of both sides; captions of rows ``first`` to ``last - 1`` stand ``distance`` rows on. Their owners."""
-    rng = np.random.default_rng(0)
-    owner = np.arange(n)
+    rng, owner = np.random.default_rng(0), np.arange(n)
     owner[first:last] = np.roll(owner[first:last], distance)
     images = rng.normal(size=(n, 16)).astype(np.float32)
     texts = (images + spread * rng.normal(size=(n, 16)).astype(np.float32))[owner]
-    columns = {"key": [f"k{i}" for i in range(n)], "caption": [f"text {i}" for i in owner]}
-    write_table(path, columns | {"image_features": vector_column(images), "text_features": vector_column(texts)})
+    sides = {"image_features": vector_column(images), "text_features": vector_column(texts)}
+    write_table(path, {"key": [f"k{i}" for i in range(n)], "caption": [f"text {i}" for i in owner], **sides})
     return owner
-
-
-def fitted(data: Path) -> ClipScore:
-    return ClipScore(text_encoder="features", device="cpu").fit(data)
 
 
 def own(plan: RepairPlan) -> np.ndarray:
@@ -51,92 +42,70 @@ def own(plan: RepairPlan) -> np.ndarray:
 
 
 def test_every_displaced_row_gets_its_own_caption_and_an_orphan_none(tmp_path: Path) -> None:
-    owner = write(tmp_path / "data.parquet")
-    model = fitted(tmp_path / "data.parquet")
-    plan = model.rematch(tmp_path / "data.parquet")
+    data = tmp_path / "data.parquet"
+    owner = write(data)
+    model = ClipScore(text_encoder="features", device="cpu").fit(data)
+    plan = model.rematch(data)
     right, inside = own(plan), np.arange(100, 298)
     assert right[inside].mean() > 0.97 and right[np.r_[0:100, 300:400]].mean() > 0.97
     assert set(plan.table["action"].to_pylist()[298:300]) <= {"keep", "drop"}  # their captions stand elsewhere
     left = plan.table.filter(pc.not_equal(plan.table["action"], "drop"))["caption"]
     assert len(left.unique()) == len(left) > 390  # row 299 seems to be in place, and gives its caption away
     moved = plan.table.filter(pc.starts_with(plan.table["reason"], "displaced"))
-    assert set(moved["reason"].to_pylist()) == {"displaced: its caption stood 2 rows down"}
-    assert set(moved["action"].to_pylist()) == {"rematch_text"} and min(moved["confidence"].to_pylist()) > 0.5
-    assert set(moved["donor_use"].to_pylist()) == {1}
+    told = ("displaced: its caption stood 2 rows down", "rematch_text", 1)
+    assert {(r["reason"], r["action"], r["donor_use"]) for r in moved.to_pylist()} == {told}
+    assert min(moved["confidence"].to_pylist()) > 0.5
     assert (owner[np.array(moved["donor_pair_id"])] == np.array(moved["pair_id"])).mean() > 0.97
-    surer = model.rematch(tmp_path / "data.parquet", min_confidence=0.99).table
+    surer = model.rematch(data, min_confidence=0.99).table
     few = surer.filter(pc.starts_with(surer["reason"], "displaced"))
     assert 0 < len(few) < len(moved) and min(few["confidence"].to_pylist()) >= 0.99
     for off in ({"displaced": False}, {"repairs": "none"}, {"targets": "image"}):
-        reasons = model.rematch(tmp_path / "data.parquet", **off).table["reason"].to_pylist()
+        reasons = model.rematch(data, **off).table["reason"].to_pylist()
         assert not any((reason or "").startswith("displaced") for reason in reasons)
+
+    pairs = load_pairs(data)  # the share of these rows is the least noise rate of a model that knows all pairs by heart
+    model.correspondence_ = np.ones(400, np.float32)
+    model.noise_rate_, model.noise_rate_interval_, model.noise_rate_bound_ = 0.01, (0.0, 0.02), 0.3
+    of = pairs.row, pairs.pair_image_group, pairs.text_group, model.displaced_rows(pairs)
+    assert len(model._judge_displaced(*of)) > 190
+    assert abs(model.noise_rate_ - 0.5) < 0.01 and model.noise_rate_bound_ == model.noise_rate_
+    low, high = model.noise_rate_interval_
+    assert 0.45 < low < model.noise_rate_ == high
 
 
 @pytest.mark.parametrize("streamed_from", [0, 1_000])
 def test_the_ledger_names_the_rule_and_the_export_is_verified_and_undone(tmp_path: Path, streamed_from: int) -> None:
-    data = tmp_path / "data.parquet"
+    data, out = tmp_path / "data.parquet", tmp_path / "clean.parquet"
+    said = "the caption of each image stands 2 rows down"
     write(data)
     found = fit_beside(data, "text_encoder=features", method="clip-score", device="cpu")
-    assert any("the caption of each image stands 2 rows down" in block["why"] for block in found["displaced"])
-    run = Run(tmp_path / "run")
+    assert any(said in block["why"] for block in found["displaced"]) and f"{said}." in result_table(found)
+    run, pairs = Run(tmp_path / "run"), load_pairs(data)
     y = run.scores().correspondence
     assert (y[100:298] == 0).mean() > 0.97 and y[np.r_[0:95, 305:400]].min() > 0
     assert found["flagged"] == (y < found["threshold"]).sum()
     assert run.model().noise_rate_ == found["noise_rate"] >= (y == 0).mean()
     for name in ("plan.parquet", "plan.csv"):
         rematch_run(run, tmp_path / name, RepairSettings(), streamed_from=streamed_from)
-    assert "the caption of each image stands 2 rows down." in result_table(found)
-    issues = csv.read_csv(tmp_path / "run" / "issues.csv").to_pylist()
+    issues = csv.read_csv(run.path / "issues.csv").to_pylist()
     (block,) = (row for row in issues if row["issue"] == "displaced rows" and row["why"].startswith("Rows 1"))
     assert 95 <= block["pair_id"] <= 105
-    plan = RepairPlan.load(tmp_path / "plan.parquet")
-    assert 190 < plan.summary().displaced == plan.summary().rematched_text
-    assert f"{plan.summary().displaced} of displaced rows" in str(plan.summary())
-    page = tmp_path / "report.html"
-    pairs = load_pairs(data)
-    write_report(page, title="", scores=run.scores().table, threshold=0.5, pairs=pairs, plan=plan, info=run.info)
-    assert page.read_text().count("the caption of each image stands 2 rows down.") >= 2
-    assert ">nan<" not in page.read_text() and '="nan"' not in page.read_text()  # the rule needs no repair score
-    assert any("the caption of each image stands 2 rows down." in line for line in displaced_in_vectors(pairs))
-    assert not displaced_in_vectors(Pairs.from_arrays(["a"] * 30, features=np.eye(30, dtype=np.float32)))
-    assert own(plan)[100:298].mean() > 0.97
+    plan, summary = RepairPlan.load(tmp_path / "plan.parquet"), RepairPlan.load(tmp_path / "plan.parquet").summary()
+    assert 190 < summary.displaced == summary.rematched_text and own(plan)[100:298].mean() > 0.97
+    assert f"{summary.displaced} of displaced rows" in str(summary)
     assert plan.table["reason"].equals(RepairPlan.load(tmp_path / "plan.csv").table["reason"])
-    out = tmp_path / "clean.parquet"
+    told = {"title": "", "scores": run.scores().table, "threshold": 0.5, "pairs": pairs, "plan": plan, "info": run.info}
+    page = write_report(tmp_path / "report.html", **told).read_text()
+    assert page.count(f"{said}.") >= 2
+    assert ">nan<" not in page and '="nan"' not in page  # the rule needs no repair score
+    assert any(f"{said}." in line for line in displaced_in_vectors(pairs))
+    assert not displaced_in_vectors(Pairs.from_arrays(["a"] * 30, features=np.eye(30, dtype=np.float32)))
     export_run(run, out, RepairSettings(), streamed_from=streamed_from)
-    ledger = pq.read_table(next(tmp_path.glob("clean*ledger.parquet")))
-    assert sum((r or "").startswith("displaced: ") for r in ledger["reason"].to_pylist()) > 190
+    reasons = pq.read_table(f"{out}.ledger.parquet")["reason"].to_pylist()
+    assert sum((r or "").startswith("displaced: ") for r in reasons) > 190
     assert not verify_path(out).problems and not verify_path(run.path).problems
     restore_export(out, tmp_path / "back.parquet")
     assert pq.read_table(tmp_path / "back.parquet").equals(pq.read_table(data))
-
-
-def test_a_fit_and_an_export_show_how_far_they_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Callable[..., Any]
-) -> None:
-    monkeypatch.setenv("CLEANPAIRS_PROGRESS", "1")
-    monkeypatch.setattr(normalised_similarity, "RIVALS", 100)
-    write(tmp_path / "data.parquet")
-    fit = ("fit", tmp_path / "data.parquet", "--method", "clip-score", "--out", tmp_path / "run")
-    for told, *stages in (
-        (fit, "comparing images", "comparing captions", "displaced rows"),
-        (("export", tmp_path / "run", "--out", tmp_path / "out.parquet"), "displaced rows"),
-    ):
-        code, _, err = command(*told)
-        assert code == 0 and all(re.search(f"{stage}: .* 400/400 ", err) for stage in stages), err
-
-
-def test_displaced_rows_are_the_least_noise_rate(tmp_path: Path) -> None:
-    """Of a model that knows all pairs by heart."""
-    write(tmp_path / "data.parquet")
-    pairs = load_pairs(tmp_path / "data.parquet")
-    model = fitted(tmp_path / "data.parquet")
-    found = model.displaced_rows(pairs)
-    model.correspondence_ = np.ones(400, np.float32)
-    model.noise_rate_, model.noise_rate_interval_, model.noise_rate_bound_ = 0.01, (0.0, 0.02), 0.3
-    moves = model._judge_displaced(pairs.row, pairs.pair_image_group, pairs.text_group, found)
-    assert len(moves) > 190 and abs(model.noise_rate_ - 0.5) < 0.01 and model.noise_rate_bound_ == model.noise_rate_
-    low, high = model.noise_rate_interval_
-    assert 0.45 < low < model.noise_rate_ == high
 
 
 def test_pairs_in_place_are_judged_by_their_own_share_of_mismatched_ones(tmp_path: Path) -> None:
@@ -150,14 +119,10 @@ def test_pairs_in_place_are_judged_by_their_own_share_of_mismatched_ones(tmp_pat
     assert share.low <= wrong[kept].mean() <= share.high < 0.1
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"backbone": "mlp", "dim": 64, "epochs": 80, "lr": 3e-3, "batch_size": 32, "dropout": 0.0},
-        {"backbone": "sgr", "dim": 32, "dim_sim": 8, "epochs": 2, "batch_size": 64},
-    ],
-    ids=["every pair is known by heart", "words are compared with regions"],
-)
+@pytest.mark.parametrize("settings", [
+    {"backbone": "mlp", "dim": 64, "epochs": 80, "lr": 3e-3, "batch_size": 32, "dropout": 0.0},
+    {"backbone": "sgr", "dim": 32, "dim_sim": 8, "epochs": 2, "batch_size": 64},
+], ids=["every pair is known by heart", "words are compared with regions"])  # fmt: skip
 def test_displaced_rows_are_found_whatever_the_model_learned(settings: dict[str, Any]) -> None:
     rng, words = np.random.default_rng(0), np.array([f"word{k}" for k in range(60)])
     chosen, owner = np.argsort(rng.random((300, 60)))[:, :3], np.arange(300)
@@ -189,27 +154,25 @@ def test_most_rows_may_be_displaced(seed: int) -> None:
 
 def test_captions_of_a_row_move_together_and_each_once() -> None:
     """Two captions in each row; row 3 has one; row 5 is quarantined; row 6 is far surer of the caption of row 8."""
+    rows = np.repeat(np.arange(9), [2, 2, 2, 1, 2, 2, 2, 2, 2])
     captions = [f"{i}{j}" for i in range(9) for j in "ab"][:17]
-    count = [2, 2, 2, 1, 2, 2, 2, 2, 2]
-    rows = np.repeat(np.arange(9), count)
     pairs = Pairs.from_arrays(captions, features=np.eye(9, dtype=np.float32), image_index=rows)
-    pairs = replace(pairs, row=rows)
-    distance = np.array([1, 1, 1, 1, 1, 1, 2, 1, 0])
+    groups, texts = pairs.pair_image_group, pairs.text_group
     probability = np.array([0.9, 0.9, 0.9, 0.4, 0.9, 0.9, 0.95, 0.6, 0])
+    found = Displacement(np.array([1, 1, 1, 1, 1, 1, 2, 1, 0]), probability, ())
     at = {int(p) for p in np.flatnonzero(rows == 5)}
-    moves = moves_of(pairs.row, pairs.text_group, Displacement(distance, probability, ()), at)
+    moves = moves_of(rows, texts, found, at)
     assert {(int(rows[m["pair"]]), int(rows[m["donor"]])) for m in moves} == {(0, 1), (1, 2), (2, 3), (6, 8)}
-    found, groups = Displacement(distance, probability, ()), pairs.pair_image_group
-    away = misplaced(pairs.row, groups, pairs.text_group, found)
-    assert set(rows[away].tolist()) == set(range(8)) and not away[rows == 8].any()
-    for sure in (0.94, 0.96):  # row 8 is in place, and gives its caption to the surer row 6
-        left, lost = moves_and_misplaced(pairs.row, groups, pairs.text_group, found, at, np.full(len(rows), sure))
-        assert (8 in rows[left["donor"]]) == lost[rows == 8].any() == (sure < 0.95)
-        assert np.array_equal(lost[rows != 8], away[rows != 8])
-    same = np.where(rows == 1, pairs.text_group[np.flatnonzero(rows == 2)[0]], pairs.text_group)
-    assert not misplaced(pairs.row, groups, same, found)[np.flatnonzero(rows == 1)[0]]
     assert [int((rows[moves["pair"]] == r).sum()) for r in (0, 2)] == [2, 1]
     assert len(set(moves["donor"].tolist())) == len(moves)
+    away = misplaced(rows, groups, texts, found)
+    assert set(rows[away].tolist()) == set(range(8)) and not away[rows == 8].any()
+    for sure in (0.94, 0.96):  # row 8 is in place, and gives its caption to the surer row 6
+        left, lost = moves_and_misplaced(rows, groups, texts, found, at, np.full(len(rows), sure))
+        assert (8 in rows[left["donor"]]) == lost[rows == 8].any() == (sure < 0.95)
+        assert np.array_equal(lost[rows != 8], away[rows != 8])
+    same = np.where(rows == 1, texts[np.flatnonzero(rows == 2)[0]], texts)
+    assert not misplaced(rows, groups, same, found)[np.flatnonzero(rows == 1)[0]]
 
 
 @pytest.mark.parametrize("streamed_from", [50_000, 300])

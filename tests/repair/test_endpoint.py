@@ -87,19 +87,16 @@ def test_several_are_asked_at_once() -> None:
 BUSY = (429, {"Retry-After": "0"}, b"slow down")
 
 
-@pytest.mark.parametrize(
-    ("first", "requests", "problem"),
-    [
-        ([BUSY, BUSY], 8, ""),
-        ([(503, {}, b""), None], 8, ""),
-        ([BUSY, None, BUSY], 8, "errors, such as the pair captioned 'purple': status 429: slow down"),
-        ([(400, {}, b"too large")], 6, "errors, such as the pair captioned 'purple': status 400: too large"),
-        ([(200, {"Content-Encoding": "gzip"}, b"{}"), BUSY], 8, ""),
-        ([(200, {}, b"<html>")], 6, "answers of another form, such as the pair captioned 'purple'"),
-        ([(200, {}, b'{"choices": []}')], 6, "answers of another form"),
-        ([(200, {}, json.dumps(completion("")).encode())], 6, "empty answers"),
-    ],
-)
+@pytest.mark.parametrize(("first", "requests", "problem"), [
+    ([BUSY, BUSY], 8, ""),
+    ([(503, {}, b""), None], 8, ""),
+    ([BUSY, None, BUSY], 8, "errors, such as the pair captioned 'purple': status 429: slow down"),
+    ([(400, {}, b"too large")], 6, "errors, such as the pair captioned 'purple': status 400: too large"),
+    ([(200, {"Content-Encoding": "gzip"}, b"{}"), BUSY], 8, ""),
+    ([(200, {}, b"<html>")], 6, "answers of another form, such as the pair captioned 'purple'"),
+    ([(200, {}, b'{"choices": []}')], 6, "answers of another form"),
+    ([(200, {}, json.dumps(completion("")).encode())], 6, "empty answers"),
+])  # fmt: skip
 def test_what_is_answered_first(first: Sequence[Reply], requests: int, problem: str, tmp_path: Path) -> None:
     cache = tmp_path / "answers.jsonl"
     with serving(lambda k, request: first[k - 1] if k <= len(first) else good(request)) as (url, asked):
@@ -125,15 +122,12 @@ def test_a_server_that_hangs_is_left() -> None:
     assert plan.summary().recaptioned == 6 and len(asked) > 6
 
 
-@pytest.mark.parametrize(
-    ("reply", "error", "says", "requests"),
-    [
-        ((403, {}, b"no"), ConfigError, "OPENAI_API_KEY", 1),
-        ((404, {}, b"no model tiny-vl"), ConfigError, "no model tiny-vl", 1),
-        (None, DataError, "cannot be asked: .*disconnected", 3),
-        ((400, {}, b"too large"), DataError, "10 requests in a row have failed.*400: too large.*resumes", 10),
-    ],
-)
+@pytest.mark.parametrize(("reply", "error", "says", "requests"), [
+    ((403, {}, b"no"), ConfigError, "OPENAI_API_KEY", 1),
+    ((404, {}, b"no model tiny-vl"), ConfigError, "no model tiny-vl", 1),
+    (None, DataError, "cannot be asked: .*disconnected", 3),
+    ((400, {}, b"too large"), DataError, "10 requests in a row have failed.*400: too large.*resumes", 10),
+])  # fmt: skip
 def test_what_ends_it(reply: Reply, error: type[CleanpairsError], says: str, requests: int, tmp_path: Path) -> None:
     with serving(lambda k, request: reply) as (url, asked), pytest.raises(error, match=f"(?s){says}"):
         run(url, tmp_path / "answers.jsonl", n=30)

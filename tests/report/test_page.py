@@ -5,6 +5,7 @@ import hashlib
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +20,7 @@ from cleanpairs.core.errors import CleanpairsError, OutputExistsError
 from cleanpairs.data.text import visible
 from cleanpairs.report.outcome import outcome_of
 from cleanpairs.report.page import MAX_BYTES
-from tests.helpers import encoded
+from tests.helpers import assert_raises, encoded
 
 from .conftest import plan_of, png
 
@@ -33,9 +34,7 @@ def corpus(n: int = 12) -> Pairs:
     images: list[bytes | None] = [png(i) for i in range(n)]
     if n > 2:
         images[1], images[2] = images[1][:40], None
-    captions = [f"caption number {i}" for i in range(n)]
-    if n > 3:
-        captions[3] = EVIL
+    captions = [EVIL if i == 3 else f"caption number {i}" for i in range(n)]
     pairs = Pairs.from_arrays(captions, images=images, keys=[f"k{i}" for i in range(n)])
     truth = np.arange(n) % 3 == 0
     return replace(pairs, true_mismatch=truth, true_key=[f"k{(i + 3 * t) % max(n, 1)}" for i, t in enumerate(truth)])
@@ -43,14 +42,10 @@ def corpus(n: int = 12) -> Pairs:
 
 @pytest.fixture
 def case() -> dict[str, Any]:
-    pairs = corpus()
-    y = np.linspace(0.9, 0.01, 12)
-    y[0], y[3], y[6], y[9], y[2] = 0.05, 0.04, 0.03, 0.02, np.nan
-    actions = ["keep"] * 12
-    actions[0], actions[3], actions[6], actions[9], actions[2], actions[11] = (
-        "rematch_text", "rematch_text", "rematch_image", "drop", "quarantine", "drop",
-    )  # fmt: skip
-    plan = plan_of(pairs, y, actions, {0: 9, 3: 0, 6: 7})
+    pairs, y = corpus(), np.linspace(0.9, 0.01, 12)
+    y[[0, 3, 6, 9, 2]] = 0.05, 0.04, 0.03, 0.02, np.nan
+    other = {0: "rematch_text", 3: "rematch_text", 6: "rematch_image", 9: "drop", 2: "quarantine", 11: "drop"}
+    plan = plan_of(pairs, y, [other.get(i, "keep") for i in range(12)], {0: 9, 3: 0, 6: 7})
     metrics = [{"stage": 1, "epoch": e, "loss": 1 / (1 + e), "val_rsum": 100.0 + e} for e in range(3)]
     told = {"title": "A run", "scores": y, "threshold": 0.06, "metrics": metrics}
     return {**told, "pairs": pairs, "plan": plan, "truth": pairs.true_mismatch}
@@ -140,48 +135,39 @@ def test_quoted_words_from_right_to_left_keep_their_place(case: dict[str, Any], 
 
 
 def test_galleries_show_each_dropped_pair_once_per_gallery_and_the_worst_first(tmp_path: Path) -> None:
-    n = 40
-    pairs = corpus(n)
-    y = np.linspace(0.0, 1.0, n)
-    told = {"title": "t", "scores": y, "threshold": 0.5, "pairs": pairs, "count": 12}
+    told = {"title": "t", "scores": np.linspace(0.0, 1.0, 40), "threshold": 0.5, "pairs": corpus(40), "count": 12}
     page = Page(write_report(tmp_path / "r.html", **told))
     sections = {s.split("</h2>")[0].split("</span>")[-1]: s for s in page.source.split("<h2>")[1:] if "<article" in s}
-    ids = {name: [int(i) for i in re.findall(r"pair (\d+), ", s)] for name, s in sections.items()}
-    assert ids == {
+    assert {name: [int(i) for i in re.findall(r"pair (\d+), ", s)] for name, s in sections.items()} == {
         "Kept, though doubtful": list(range(20, 32)), "Kept: the best": list(range(39, 31, -1)),
         "Flagged: the worst": list(range(12)), "Flagged, though doubtful": list(range(19, 11, -1)),
     }  # fmt: skip
 
 
 def test_same_input_same_bytes_and_no_overwriting_unasked(case: dict[str, Any], tmp_path: Path) -> None:
-    first = write_report(tmp_path / "a.html", **case).read_bytes()
-    assert write_report(tmp_path / "b.html", **case).read_bytes() == first
-    with pytest.raises(OutputExistsError):
-        write_report(tmp_path / "a.html", **(case | {"title": "other"}))
-    assert (tmp_path / "a.html").read_bytes() == first
-    write_report(tmp_path / "a.html", overwrite=True, **(case | {"title": "other"}))
-    assert (tmp_path / "a.html").read_bytes() != first
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.html", "b.html"]
+    a, b, other = tmp_path / "a.html", tmp_path / "b.html", case | {"title": "other"}
+    first = write_report(a, **case).read_bytes()
+    assert write_report(b, **case).read_bytes() == first
+    assert_raises(OutputExistsError, "a.html", write_report, a, **other)
+    assert a.read_bytes() == first != write_report(a, overwrite=True, **other).read_bytes()
+    assert sorted(tmp_path.iterdir()) == [a, b]
 
 
 @pytest.mark.parametrize(("n", "with_truth"), [(0, False), (0, True), (1, True), (2, False)])
 def test_tiny_corpora(n: int, with_truth: bool, tmp_path: Path) -> None:
     pairs = corpus(n)
-    scores = np.linspace(0, 1, n)
-    truth = pairs.true_mismatch if with_truth else None
-    page = Page(write_report(tmp_path / "r.html", title="t", scores=scores, threshold=0.5, pairs=pairs, truth=truth))
+    told = {"scores": np.linspace(0, 1, n), "truth": pairs.true_mismatch if with_truth else None}
+    page = Page(write_report(tmp_path / "r.html", title="t", threshold=0.5, pairs=pairs, **told))
     assert page.count("input") == n
     assert page.count("flagged" if n else "dropped") == (1 if n else 0)
 
 
-@pytest.mark.parametrize("fill", [0.0, 1.0, np.nan])
-@pytest.mark.parametrize("truth", [True, False])
+@pytest.mark.parametrize(("fill", "truth"), product([0.0, 1.0, np.nan], [True, False]))
 def test_all_alike(fill: float, truth: bool, tmp_path: Path) -> None:
     about = {"truth": np.full(50, truth), "metrics": [{"loss": None}], "scores": np.full(50, fill)}
     page = Page(write_report(tmp_path / "r.html", title="t", threshold=0.1, pairs=corpus(50), **about))
-    assert page.count("input") == 50
+    assert page.count("input") == 50 and not re.search(r"\bnan\b", page.text.lower())
     assert "AUROC" not in page.text  # one kind of pair: not defined
-    assert not re.search(r"\bnan\b", page.text.lower())
 
 
 def test_a_scores_table_in_any_order_with_nulls_is_the_same_as_its_columns(tmp_path: Path) -> None:
@@ -204,18 +190,13 @@ def test_a_scores_table_in_any_order_with_nulls_is_the_same_as_its_columns(tmp_p
 
 
 def test_parts_that_do_not_belong_together_are_refused(case: dict[str, Any], tmp_path: Path) -> None:
-    out = tmp_path / "r.html"
-    y = case["scores"]
-    changed = [
-        {"truth": np.zeros(3, bool)},
-        {"scores": y[:5], "truth": None},
-        {"scores": y[:5], "truth": None, "plan": None},
-        {"scores": pa.table({"x": [1.0]})},
-        {"scores": pa.table({"pair_id": [0, 0], "correspondence": [0.1, 0.2]})},
-        {"plan": SimpleNamespace(table=case["plan"].table.slice(0, 11))},
-        {"truth": ["False"] * len(y)}, {"why": [None] * 3}, {"threshold": 2}, {"count": -1}, {"scores": InfoNCE()},
-    ]  # fmt: skip
-    for change in changed:
+    out, y = tmp_path / "r.html", case["scores"]
+    for change in (
+        {"truth": np.zeros(3, bool)}, {"scores": y[:5], "truth": None}, {"scores": y[:5], "truth": None, "plan": None},
+        {"scores": pa.table({"x": [1.0]})}, {"scores": pa.table({"pair_id": [0, 0], "correspondence": [0.1, 0.2]})},
+        {"plan": SimpleNamespace(table=case["plan"].table.slice(0, 11))}, {"truth": ["False"] * len(y)},
+        {"why": [None] * 3}, {"threshold": 2}, {"count": -1}, {"scores": InfoNCE()},
+    ):  # fmt: skip
         with pytest.raises(CleanpairsError):
             write_report(out, **(case | change))
     assert not out.exists()
@@ -223,16 +204,10 @@ def test_parts_that_do_not_belong_together_are_refused(case: dict[str, Any], tmp
 
 def test_visible() -> None:
     for text, shown in (
-        ("two\nlines\tand a tab\u2028end", "two lines and a tab end"),
-        ("a\u202eb", "a⟨U+202E⟩b"),
-        ("\x00\x1b\ufeff\u200b", "⟨U+0000⟩⟨U+001B⟩⟨U+FEFF⟩⟨U+200B⟩"),
-        ("\ud800", "⟨U+D800⟩"),
-        ("\U000e0041", "⟨U+E0041⟩"),
-        ("می\u200cروم 👨\u200d👩", "می\u200cروم 👨\u200d👩"),
-        ("é 中 ß", "é 中 ß"),
-        ("", ""),
-        ("x" * 10_000_000, "x" * 280 + " …"),
-    ):
+        ("two\nlines\tand a tab\u2028end", "two lines and a tab end"), ("a\u202eb", "a⟨U+202E⟩b"),
+        ("\x00\x1b\ufeff\u200b", "⟨U+0000⟩⟨U+001B⟩⟨U+FEFF⟩⟨U+200B⟩"), ("\ud800\U000e0041", "⟨U+D800⟩⟨U+E0041⟩"),
+        ("می\u200cروم 👨\u200d👩 é ß", "می\u200cروم 👨\u200d👩 é ß"), ("", ""), ("x" * 10_000_000, "x" * 280 + " …"),
+    ):  # fmt: skip
         assert visible(text) == shown
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-import matplotlib as mpl
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
@@ -16,37 +16,28 @@ from tests.helpers import assert_raises, picture
 
 @pytest.fixture(autouse=True)
 def no_screen() -> Iterator[None]:
-    import matplotlib.pyplot as plt
-
-    before = mpl.get_backend()
     plt.switch_backend("agg")
     yield
     plt.close("all")
-    plt.switch_backend(before)
 
 
 def test_bars_hold_every_scored_pair_once_and_the_line_is_the_threshold() -> None:
     rng = np.random.default_rng(0)
     wrong = rng.random(2_000) < 0.4
     y = np.where(wrong, rng.beta(0.5, 9, 2_000), rng.beta(6, 2, 2_000))
-    with_gaps = np.concatenate([y, [np.nan, np.nan]])
-    ax = plot_scores(with_gaps, 0.25)
-    assert sum(p.get_height() for p in ax.patches) == len(y)
+    gaps = [np.nan, np.nan]
+    ax, split = plot_scores([*y, *gaps], 0.25), plot_scores([*y, *gaps], 0.25, truth=np.array([*wrong, True, False]))
+    assert sum(p.get_height() for p in ax.patches) == sum(p.get_height() for p in split.patches) == len(y)
     assert 0.25 in [line.get_xdata()[0] for line in ax.lines]
     assert {t.get_text() for t in ax.get_legend().get_texts()} == {"pairs", "threshold 0.25"}
-    split = plot_scores(with_gaps, 0.25, truth=np.concatenate([wrong, [True, False]]))
-    assert sum(p.get_height() for p in split.patches) == len(y)
     assert "mismatched pairs" in {t.get_text() for t in split.get_legend().get_texts()}
     some = plot_scores(y, 0.25, truth=np.ma.array(wrong, mask=np.arange(len(y)) >= 7))
     assert sum(p.get_height() for p in some.patches) == 7  # the truth of the others is unknown
     assert_raises(DataError, "the truth is about", plot_scores, [0.1, 0.2], 0.5, truth=np.array([True]))
-
-
-@pytest.mark.parametrize("y", [[], [0.5], [np.nan], [0.0, 1.0], np.zeros(100)])
-def test_scores_of_hardly_any_pair(y: list[float]) -> None:
-    ax = plot_scores(y, 0.5)
-    assert ax.get_xlim() == (0, 1)
-    ax.figure.canvas.draw()
+    for few in ([], [0.5], [np.nan], [0.0, 1.0], np.zeros(100)):
+        ax = plot_scores(few, 0.5)
+        assert ax.get_xlim() == (0, 1)
+        ax.figure.canvas.draw()
 
 
 def test_pieces_of_the_training_are_not_joined() -> None:
@@ -74,21 +65,19 @@ def test_pairs_are_drawn_with_caption_and_score() -> None:
     pairs = Pairs.from_arrays(captions, images=[picture(i) for i in range(6)])
     y = np.array([0.9, 0.1, 0.8, 0.2, 0.7, 0.3])
     axes = plot_pairs(pairs, y, 0.5, count=5)
-    assert [ax.get_title(loc="left") for ax in axes] == [
-        "0.100, flagged", "0.200, flagged", "0.300, flagged", "0.700, kept", "0.800, kept",
-    ]  # fmt: skip
+    titles = ["0.100, flagged", "0.200, flagged", "0.300, flagged", "0.700, kept", "0.800, kept"]
+    assert [ax.get_title(loc="left") for ax in axes] == titles
     assert axes[0].get_xlabel().replace("\n", " ").startswith("caption 1 for 5")
     assert all(len(ax.images) == 1 for ax in axes)
     axes[0].figure.canvas.draw()  # dollar signs are no formula
-    assert [ax.get_xlabel()[:9] for ax in plot_pairs(pairs, y, 0.5, which=[4, 0])] == ["caption 4", "caption 0"]
-    assert [ax.get_xlabel()[:9] for ax in plot_pairs(pairs, y, 0.5, which=y > 0.75)] == ["caption 0", "caption 2"]
+    for which, shown in (([4, 0], ["caption 4", "caption 0"]), (y > 0.75, ["caption 0", "caption 2"])):
+        assert [ax.get_xlabel()[:9] for ax in plot_pairs(pairs, y, 0.5, which=which)] == shown
     for error, words, scores, asked in (
-        (DataError, "they are bool", y, {"which": [True]}),
+        (DataError, "they are bool", y, {"which": [True]}), (DataError, "about 2 pairs", y[:2], {}),
         (ConfigError, "one of worst, borderline", y, {"which": "ugliest"}),
         (ConfigError, "count of plot_pairs must be a whole number", y, {"count": -1}),
         (ConfigError, "0 to 5, found 6", y, {"which": [6]}),
-        (DataError, "about 2 pairs", y[:2], {}),
-    ):
+    ):  # fmt: skip
         assert_raises(error, words, plot_pairs, pairs, scores, 0.5, **asked)
     assert len(plot_pairs(pairs, np.full(6, np.nan), 0.5)) == 0
 

@@ -1,6 +1,7 @@
-"""The report's sections by themselves: slices, groups, donors, precomputed scores, the story."""
+"""The report's sections by themselves: slices, groups, donors, precomputed scores, the story, the first sentence."""
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,14 +11,16 @@ import pyarrow as pa
 import pytest
 from scipy.stats import spearmanr
 
-from cleanpairs import Pairs, load_pairs
+from cleanpairs import Pairs, RepairPlan, load_pairs
 from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.core.plain import percent
+from cleanpairs.correspondence.calibration import Calibration, calibrate, positions
 from cleanpairs.report.gallery import Cards, compare_scores, donors, duplicates, precomputed_scores
 from cleanpairs.report.outcome import Outcome, outcome_of, slice_tables
-from cleanpairs.report.page import story
+from cleanpairs.report.page import story, verdict
 from tests.helpers import assert_raises, write_table
 
-from .conftest import png
+from .conftest import plan_of, png
 
 
 def outcome(y: Any, threshold: float = 0.5, truth: Any = None) -> Outcome:
@@ -27,22 +30,18 @@ def outcome(y: Any, threshold: float = 0.5, truth: Any = None) -> Outcome:
 def test_slices_against_pandas(tmp_path: Path) -> None:
     import pandas as pd
 
-    rng = np.random.default_rng(0)
-    n = 300
-    frame = pd.DataFrame(
-        {
-            "features": [rng.normal(size=3).astype(np.float32) for _ in range(n)],
-            "captions": [["one two", "three"][: 1 + i % 2] for i in range(n)],
-            "category": [None if i % 7 == 0 else f"c{i % 5}" for i in range(n)],
-            "width": rng.integers(0, 1000, n).astype(float), "few": rng.integers(0, 3, n), "on": rng.random(n) < 0.5,
-        }
-    )  # fmt: skip
+    rng, n = np.random.default_rng(0), 300
+    frame = pd.DataFrame({
+        "features": [rng.normal(size=3).astype(np.float32) for _ in range(n)],
+        "captions": [["one two", "three"][: 1 + i % 2] for i in range(n)],
+        "category": [None if i % 7 == 0 else f"c{i % 5}" for i in range(n)],
+        "width": rng.integers(0, 1000, n).astype(float), "few": rng.integers(0, 3, n), "on": rng.random(n) < 0.5,
+    })  # fmt: skip
     table = pa.Table.from_pandas(frame, preserve_index=False)
     table = table.set_column(2, "category", table["category"].dictionary_encode())
     pairs = load_pairs(write_table(tmp_path / "d.parquet", table))
-    y = rng.random(len(pairs))
+    y, truth = rng.random(len(pairs)), rng.random(len(pairs)) < 0.3
     y[::11] = np.nan
-    truth = rng.random(len(pairs)) < 0.3
     long = frame.iloc[pairs.row].assign(y=y, truth=truth)
     tables = {t["column"]: t for t in slice_tables(pairs, outcome(y, truth=truth), ["category", "width", "few", "on"])}
     for name in ("category", "few", "on"):
@@ -51,10 +50,8 @@ def test_slices_against_pandas(tmp_path: Path) -> None:
         assert set(found) == set(keys)
         for value, part in long.groupby(keys.to_numpy()):
             row, known = found[str(value)], part["y"].dropna()
-            assert row["pairs"] == len(part)
-            assert row["flagged"] == pytest.approx((known < 0.5).mean())
-            assert row["mean"] == pytest.approx(known.mean())
-            assert row["wrong"] == pytest.approx(part["truth"].mean())
+            told = [row[k] for k in ("pairs", "flagged", "mean", "wrong")]
+            assert told == pytest.approx([len(part), (known < 0.5).mean(), known.mean(), part["truth"].mean()])
     sizes = [r["pairs"] for r in tables["width"]["rows"]]  # of ranges
     assert len(sizes) == 6 and sum(sizes) == len(pairs) and max(sizes) < 1.3 * min(sizes)
 
@@ -62,14 +59,12 @@ def test_slices_against_pandas(tmp_path: Path) -> None:
 def test_many_values_are_summed_up(tmp_path: Path) -> None:
     columns = {"features": [[0.1, 0.2 + i] for i in range(60)], "caption": ["a b"] * 60, "nested": [[1]] * 60}
     columns["shop"] = [f"s{i % 30}" for i in range(60)]
-    pairs = load_pairs(write_table(tmp_path / "d.parquet", columns))
-    (found,) = slice_tables(pairs, outcome(np.ones(60)), "shop")
+    pairs, flat = load_pairs(write_table(tmp_path / "d.parquet", columns)), outcome(np.ones(60))
+    (found,) = slice_tables(pairs, flat, "shop")
     assert [r["value"] for r in found["rows"]][-1] == "all others" and len(found["rows"]) == 21
-    assert sum(r["pairs"] for r in found["rows"]) == 60
-    assert found["note"] == "the 20 most frequent of 30 values"
-    with pytest.raises(ConfigError, match=r"no such column; did you mean 'shop'\?"):
-        slice_tables(pairs, outcome(np.ones(60)), ["shops"])
-    assert_raises(ConfigError, "one a row", slice_tables, pairs, outcome(np.ones(60)), ["nested"])
+    assert sum(r["pairs"] for r in found["rows"]) == 60 and found["note"] == "the 20 most frequent of 30 values"
+    assert_raises(ConfigError, r"no such column; did you mean 'shop'\?", slice_tables, pairs, flat, ["shops"])
+    assert_raises(ConfigError, "one a row", slice_tables, pairs, flat, ["nested"])
     assert_raises(DataError, "memory only", slice_tables, pairs.select([1]), outcome([1.0]), ["shop"])
     assert slice_tables(pairs.select([1]), outcome([1.0]), []) == []
 
@@ -102,12 +97,10 @@ def test_donors_are_counted() -> None:
 
 
 def test_given_scores_are_compared() -> None:
-    rng = np.random.default_rng(0)
-    n = 200
+    rng, n = np.random.default_rng(0), 200
     y = rng.random(n)
     given = y + 0.1 * rng.normal(size=n)
-    given[0], y[0], given[1], y[1] = 9.0, 0.0, -9.0, 1.0
-    given[2], y[3] = np.nan, np.nan
+    given[:3], y[:2], y[3] = [9.0, -9.0, np.nan], [0.0, 1.0], np.nan
     truth = y < 0.3
     pairs = Pairs.from_arrays([f"c{i}" for i in range(n)], images=[png(i) for i in range(n)])
     shown = Cards(pairs, outcome(y, truth=truth))
@@ -130,44 +123,118 @@ def test_given_scores_are_compared() -> None:
     assert_raises(DataError, "precomputed score 's'", compare_scores, shown, {"s": np.zeros(3)}, 4)
 
 
-def test_where_the_truth_of_some_pairs_is_unknown_the_report_has_none() -> None:
-    truth = np.ma.array([True, False, True], mask=[False, False, True])
-    assert outcome([0.1, 0.9, 0.8], truth=truth).truth is None
-    assert outcome([0.1, 0.9, np.nan], truth=truth).truth is not None
-
-
-@pytest.mark.parametrize(
-    ("settings", "result", "words"),
-    [
-        ({"threshold": "auto"}, {}, "chosen from the scores"),
-        ({"threshold": None}, {}, "the method's default"),
-        ({"threshold": 0.3}, {"answers": 40}, "by 40 answers"),
-        ({"threshold": 0.5}, {}, "by the settings"),
-        ({"threshold": 0.5}, {"threshold": 0.3}, "The threshold of the run is 0.3"),
-    ],
-)
-def test_how_the_threshold_was_chosen(settings: dict[str, Any], result: dict[str, Any], words: str) -> None:
-    told = dict(story({"method": "crcl", "result": result}, settings, outcome([0.1, 0.9]), None))
-    assert told["Threshold"].startswith("0.5") and words in told["Threshold"]
-    assert "CRCL, NeurIPS 2023" in told["Method"]
-    assert "1 of 2 scored pairs" in told["Threshold"]
+def test_how_the_threshold_was_chosen() -> None:
+    for threshold, result, words in (
+        ("auto", {}, "chosen from the scores"), (None, {}, "the method's default"), (0.5, {}, "by the settings"),
+        (0.3, {"answers": 40}, "by 40 answers"), (0.5, {"threshold": 0.3}, "The threshold of the run is 0.3"),
+    ):  # fmt: skip
+        given = {"method": "crcl", "result": result}, {"threshold": threshold}
+        told = dict(story(*given, outcome([0.1, 0.9]), None))
+        assert told["Threshold"].startswith("0.5") and words in told["Threshold"]
+        assert "CRCL, NeurIPS 2023" in told["Method"] and "1 of 2 scored pairs" in told["Threshold"]
     none = dict(story({}, {"threshold": "auto"}, outcome([0.8, 0.9], 0), None))["Threshold"]
     assert none == "0 (0 of 2 scored pairs are below it), chosen from the scores (auto): no pair looks mismatched."
 
 
-def test_the_story_says_nothing_of_what_is_not_known() -> None:
+def test_the_story_of_the_method_says_nothing_of_what_is_not_known() -> None:
     assert story({}, {}, outcome([]), None) == []
-    told = dict(story({"method": "mine", "result": {"noise_rate": None}}, {}, outcome([0.1]), None))
-    assert told == {"Method": "mine."}
-    told = dict(story({"method": "mine", "result": {"epochs": 0}}, {"backbone": "mlp"}, outcome([0.1]), None))
-    assert told == {"Method": "mine. Nothing was trained."}
+    vectors = {"backbone": "mlp", "image_encoder": "auto"}
+    for result, settings, words in (
+        ({"noise_rate": None}, {}, ""), ({"epochs": 0}, {"backbone": "mlp"}, " Nothing was trained."),
+        ({"captions": "vectors of the data, both sides (--set text_encoder=words: learned words)"},
+         vectors | {"encoder": None}, " Both sides are vectors of the data."),
+        ({"captions": "vectors of clip"}, vectors | {"encoder": "models/clip"}, " Both sides are vectors of clip."),
+    ):  # fmt: skip
+        told = dict(story({"method": "mine", "result": result}, settings, outcome([0.1]), None))
+        assert told == {"Method": f"mine.{words}"}
 
 
-def test_vectors_of_both_sides_are_no_bag_of_words() -> None:
-    for encoder, captions, words in (
-        (None, "vectors of the data, both sides (--set text_encoder=words: learned words)", "vectors of the data"),
-        ("models/clip", "vectors of clip", "vectors of clip"),
-    ):
-        settings = {"backbone": "mlp", "image_encoder": "auto", "encoder": encoder}
-        told = dict(story({"method": "mine", "result": {"captions": captions}}, settings, outcome([0.1]), None))
-        assert told == {"Method": f"mine. Both sides are {words}."}
+# -- The first sentence: estimates that hold, the truth where it is known, undetermined where nothing is -------------
+
+
+N = 2000
+
+
+def scored(noise: float = 0.3, seed: int = 0) -> tuple[np.ndarray, np.ndarray, Calibration]:
+    """Correspondence (N,), true mismatches (N,), and the calibration."""
+    rng = np.random.default_rng(seed)
+    wrong = rng.random(N) < noise
+    score = rng.normal(size=N) + 2.5 * ~wrong
+    found = calibrate(score, rng.normal(size=4000))
+    return 1 - found.mismatched(positions(score, score)), wrong, found
+
+
+def plan(pairs: Pairs, y: np.ndarray, repaired: int, confidence: float | None) -> RepairPlan:
+    """Below 1/2 the first ones get a caption of the next flagged pair, the others are dropped."""
+    flagged = np.flatnonzero(y < 0.5).tolist()
+    donors = dict(pairwise(flagged[: repaired + 1]))
+    action = ["keep" if v >= 0.5 else "rematch_text" if i in donors else "drop" for i, v in enumerate(y)]
+    return plan_of(pairs, y, action, donors, confidence)
+
+
+def corpus(wrong: np.ndarray | None = None) -> Pairs:
+    features = np.random.default_rng(1).normal(size=(N, 1, 4)).astype(np.float32)
+    pairs = Pairs.from_arrays([f"caption {i}" for i in range(N)], features=features)
+    if wrong is None:
+        return pairs
+    keys = [f"other {k}" if w else k for k, w in zip(pairs.keys, wrong, strict=True)]
+    return replace(pairs, true_mismatch=wrong, true_key=keys)
+
+
+def told(y: np.ndarray, made: RepairPlan, pairs: Pairs, result: Any, found: Any, truth: Any = None) -> dict[str, Any]:
+    said = verdict(outcome_of(y, 0.5, made, truth), made, pairs, result, found)
+    assert said is not None
+    return {**said, **dict(said["shares"])}
+
+
+def test_estimates_hold_the_truth() -> None:
+    y, wrong, found = scored()
+    pairs = corpus()
+    rate = found.noise_rate(N)
+    result = {"noise_rate": rate.value, "noise_rate_interval": [rate.low, rate.high]}
+    made = plan(pairs, y, 0, None)
+    said = told(y, made, pairs, result, found)
+    assert "truth" not in said["sentence"] and len(said["shares"]) == 2
+    kept = found.shares(y, [int((y >= 0.5).sum())])[0]
+    assert kept.low <= wrong[y >= 0.5].mean() <= kept.high
+    assert said["kept"] == f"{percent(kept.value)} ({percent(kept.low)} to {percent(kept.high)})"
+
+
+def test_repairs_count_with_their_probability() -> None:
+    y, _, found = scored()
+    pairs = corpus()
+    made = plan(pairs, y, 100, 0.75)
+    said = told(y, made, pairs, {"noise_rate": 0.3, "noise_rate_interval": [0.2, 0.4]}, found)
+    kept = int((y >= 0.5).sum())
+    share = (found.shares(y, [kept])[0].value * kept + 25) / (kept + 100)
+    assert said["kept and repaired"] == percent(share) and said["of"] == "no better than random"
+    assert f"{kept:,} of 2,000 pairs are kept." in said["sentence"]
+    assert "100 pairs are repaired. About" in said["sentence"]
+    assert said["sentence"].count(found.counted) == 2
+    made = plan(pairs, y, 100, None)  # nobody knows the probability of these
+    assert told(y, made, pairs, {}, found)["kept and repaired"] == "undetermined"
+    said = told(y, made, pairs, {"noise_rate": None}, None)
+    assert said["sentence"].startswith("The scores do not show how many pairs are mismatched")
+    assert {share for _, share in said["shares"]} == {"undetermined"} and len(said["shares"]) == 3
+
+
+def test_the_truth_of_repairs_is_that_of_their_donors() -> None:
+    y, wrong, found = scored()
+    pairs = corpus(wrong)
+    made = plan(pairs, y, 100, 0.75)
+    said = told(y, made, pairs, {}, found, wrong)
+    assert "The truth of this corpus is known" in said["sentence"]
+    kept = y >= 0.5
+    expected = (wrong[kept].sum() + 100) / (kept.sum() + 100)  # none of the donors' captions is the image's own
+    assert said["kept and repaired"] == percent(expected) and said["of"] == "mismatched"
+
+    given = np.arange(N) % 2 == 0  # another truth is not mixed with that of the data
+    said = told(y, made, pairs, {}, found, given)
+    assert said["scored"] == percent(given.mean()) and said["kept"] == percent(given[y >= 0.5].mean())
+    assert said["kept and repaired"] == "undetermined"
+
+
+def test_where_the_truth_of_some_pairs_is_unknown_the_report_has_none() -> None:
+    truth = np.ma.array([True, False, True], mask=[False, False, True])
+    assert outcome([0.1, 0.9, 0.8], truth=truth).truth is None
+    assert outcome([0.1, 0.9, np.nan], truth=truth).truth is not None

@@ -36,23 +36,12 @@ def test_the_last_decision_holds_and_undo_brings_back_the_one_before(tmp_path: P
     assert log.undo(made.name) == made and log.undo(made.name) is None and log.undo("nothing") is None
     assert {i: made.action for i, made in log.decided().items()} == {3: "keep"}
     assert len(log.about(3)) == 2  # both stay in the log
+    older = log.decide([6], "keep")
+    log.decide([6], "drop")
+    assert log.undo(older.name) == older and log.decided()[6].action == "drop"  # the later one still holds
     with log.path.open("a") as file:
         file.write('{"name": "x", "pairs": [5], "action": "keep", "asked": true, "drawn": true}\n')
     assert opened(log.path).labels() == {3: True, 5: True}  # fields that it does not know are left out
-
-
-def test_two_at_once_see_each_other_and_the_later_one_wins(tmp_path: Path) -> None:
-    one, two = opened(tmp_path / "log"), opened(tmp_path / "log")
-    first = one.decide([1], "keep")
-    two.decide([1, 2], "drop")
-    two.decide([3], "recaption", caption='a "caption" \n in two lines, é')
-    one.refresh()
-    assert one.undo(first.name) == first  # it does not hold any more: the other's still does
-    assert {i: made.action for i, made in one.decided().items()} == {1: "drop", 2: "drop", 3: "recaption"}
-    two.refresh()
-    one.close()
-    assert two.decided() == one.decided() == opened(tmp_path / "log").decided()
-    assert [len(two.about(i)) for i in (1, 2, 3)] == [2, 1, 1]
 
 
 def test_half_a_line_spoils_nothing_but_itself(tmp_path: Path) -> None:

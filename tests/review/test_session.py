@@ -138,27 +138,22 @@ def test_a_calibration_asks_until_there_are_enough_answers(case: Case, tmp_path:
         assert set(session.queue().tolist()) == set(asked)  # what is taken back is asked again
 
 
-def test_labels_of_an_audit_and_of_a_spreadsheet_are_taken_in(case: Case, tmp_path: Path) -> None:
-    session = case.open(tmp_path, blind=True)
-    sample = replace(session.sample, pair_id=np.array([REPAIRED, 50]), matched=np.array([0.0, np.nan]))
-    session = type(session)(case.pairs, None, case.y, session.log, sample=sample)
-    assert session.log.decided()[REPAIRED].drawn and session.queue().tolist() == [REPAIRED, 50]
-    assert case.open(tmp_path).edited().table["action"][REPAIRED].as_py() == "rematch_text"
-
-
-def test_of_the_page_and_a_spreadsheet_the_later_label_holds(case: Case, tmp_path: Path) -> None:
-    page = case.open(tmp_path, blind=True)
+def test_labels_of_a_spreadsheet_are_taken_in_and_of_the_page_and_it_the_later_one_holds(
+    case: Case, tmp_path: Path
+) -> None:
+    page = case.open(tmp_path / "page", blind=True)
     assert page.sample is not None
     first, second, third = page.queue().tolist()[:3]
     page.answer(first, "keep")
     page.undo(page.answer(second, "keep").name)
     sample = replace(page.sample, matched=np.where(np.isin(page.sample.pair_id, [first, second, third]), 0.0, np.nan))
-    for saved, labels in (
-        (time.time() - 60, {first: True, third: False}),
-        (time.time() + 60, dict.fromkeys((first, second, third), False)),
-    ):
-        Session(case.pairs, None, case.y, page.log, sample=sample, saved=saved)
+    for later, labels in (-60, {first: True, third: False}), (60, dict.fromkeys((first, second, third), False)):
+        Session(case.pairs, None, case.y, page.log, sample=sample, saved=time.time() + later)
         assert page.log.labels() == labels
+    sample = replace(page.sample, pair_id=np.array([REPAIRED, 50]), matched=np.array([0.0, np.nan]))
+    session = Session(case.pairs, None, case.y, case.open(tmp_path, blind=True).log, sample=sample)
+    assert session.log.decided()[REPAIRED].drawn and session.queue().tolist() == [REPAIRED, 50]
+    assert case.open(tmp_path).edited().table["action"][REPAIRED].as_py() == "rematch_text"
 
 
 def test_the_rate_is_the_reports_and_an_answered_pair_is_right(case: Case, tmp_path: Path) -> None:
