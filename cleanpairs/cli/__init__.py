@@ -169,9 +169,7 @@ def main() -> None:
             for argument in sys.argv[1:]:
                 if any("\ud800" <= c <= "\udfff" for c in argument):  # a run notes its paths, as text
                     raise click.UsageError(f"the argument {argument} is not UTF-8; rename the file")
-            code = cli.main(prog_name="cleanpairs", standalone_mode=False)
-            if isinstance(code, int) and code:  # click returns the code of ctx.exit, and does not raise it
-                sys.exit(code)
+            cli.main(prog_name="cleanpairs", standalone_mode=False)
             written.check()
         except click.exceptions.NoArgsIsHelpError as error:
             error.show()
