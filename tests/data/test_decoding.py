@@ -1,25 +1,33 @@
 """Decoding in processes: equal to decoding here, to the bit; what kills, hangs or fills one is set aside, alone."""
 
 import io
+import itertools
 import os
+import struct
 import sys
+import warnings
+import zlib
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from cleanpairs.core.errors import ResourceError
-from cleanpairs.data import Pairs, decoding
+from cleanpairs.core.errors import DataError, OutputExistsError, ResourceError
+from cleanpairs.data import Pairs, decoding, read_image
 from cleanpairs.data.decoding import RGB, DecodedBatch, Decoder, Preparation, thumbnail, thumbnails, workers_for
 from cleanpairs.data.duplicates import SIGNATURE
+from cleanpairs.data.formats.file_names import IMAGES
+from cleanpairs.data.guard import data_inputs, refuse_inputs
+from cleanpairs.data.images import image_header, vector_groups
 from cleanpairs.data.inspection import inspect_pairs
 from cleanpairs.encoders.image_transform import ImageTransform
 from cleanpairs.report.plots import plot_pairs
 from tests.data.decoders import CRASH, FILL, HANG, ONCE
-from tests.helpers import encoded
+from tests.helpers import assert_raises, encoded
 
 DECODING = True  # see conftest.py
 FAULTY = "tests.data.decoders:faulty"
@@ -41,29 +49,17 @@ PIXELS = Preparation("cleanpairs.encoders.image_transform:pixels_of", asdict(TRA
 
 @pytest.mark.parametrize("preparation", [PIXELS, SIGNATURE], ids=["transform", "signature"])
 def test_workers_make_the_same_arrays(preparation: Preparation) -> None:
-    images = [picture(w, form=("PNG", "JPEG", "WEBP")[w % 3]) for w in range(10, 50)]
-    images[7], images[8], images[30] = None, b"no image", b""  # type: ignore[call-overload]
+    images: list[bytes | None] = [picture(w, form=("PNG", "JPEG", "WEBP")[w % 3]) for w in range(10, 50)]
+    images[7], images[8], images[30] = None, b"no image", b""
     with Decoder(preparation, 0) as here, Decoder(preparation, 2) as there:
         expected, found = decode(here, images), decode(there, images)
-    assert [b.start for b in found] == list(range(0, 40, 4))
-    assert [b.failures for b in found] == [b.failures for b in expected]
+    assert [b.start for b in found] == list(range(0, 40, 4)) and found[1].failures[7] == "there is no image"
     assert {row for b in found for row in b.failures} == {7, 8, 30}
-    assert found[1].failures[7] == "there is no image"
     for one, other in zip(expected, found, strict=True):
-        assert one.rows.tolist() == other.rows.tolist()
+        assert one.failures == other.failures and one.rows.tolist() == other.rows.tolist()
         assert len(one.arrays) == len(other.arrays) == len(one.rows)
         for a, b in zip(one.arrays, other.arrays, strict=True):
-            assert a.dtype == b.dtype == np.uint8
-            assert np.array_equal(a, b)
-
-
-def test_few_pictures_and_a_whole_one_of_more_than_a_pipe_holds() -> None:
-    big = picture(900, 800)  # 2.2 MB each way
-    with Decoder(RGB, 1) as decoder:
-        assert decode(decoder, []) == []
-        (batch,) = decode(decoder, [big, picture(5), big])
-    assert [a.shape for a in batch.arrays] == [(800, 900, 3), (9, 5, 3), (800, 900, 3)] and not batch.failures
-    assert np.array_equal(batch.arrays[0], np.asarray(Image.open(io.BytesIO(big))))
+            assert a.dtype == b.dtype == np.uint8 and np.array_equal(a, b)
 
 
 def test_an_image_that_kills_its_worker_twice_is_set_aside_and_the_others_are_not(tmp_path: Path) -> None:
@@ -86,32 +82,27 @@ def test_an_image_that_takes_too_long_or_too_much_memory_is_set_aside(monkeypatc
     assert batch.failures[3] == "the image cannot be decoded: it took more than 2 seconds, twice"
     assert [int(a[0]) for a in batch.arrays] == [10, 11, 12]
     assert batch.arrays[0][1] == batch.arrays[1][1]  # of one process
+    big = picture(900, 800)  # 2.2 MB each way: more than a pipe holds
+    with Decoder(RGB, 1) as decoder:
+        assert decode(decoder, []) == []
+        (batch,) = decode(decoder, [big, picture(5), big])
+    assert [a.shape for a in batch.arrays] == [(800, 900, 3), (9, 5, 3), (800, 900, 3)] and not batch.failures
+    assert np.array_equal(batch.arrays[0], np.asarray(Image.open(io.BytesIO(big))))
 
 
 def test_a_bomb_of_pixels_does_not_reach_the_memory_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     bomb = encoded(Image.new("RGB", (9000, 9000)))
     monkeypatch.setenv("CLEANPAIRS_DECODE_MEMORY", str(2**28))
-    with Decoder(PIXELS, 1) as decoder:
-        (batch,) = decode(decoder, [bomb, picture(10)])
-        assert "9000x9000 pixels, more than 64000000" in batch.failures[0]
-        monkeypatch.setenv("CLEANPAIRS_MAX_PIXELS", "100000000")
-    with Decoder(PIXELS, 1) as decoder:
-        (batch,) = decode(decoder, [bomb, picture(10)])
-    assert "cannot be decoded" in batch.failures[0]
-    assert batch.rows.tolist() == [1]
+    for most, said in ((64_000_000, "9000x9000 pixels, more than 64000000"), (10**8, "cannot be decoded")):
+        monkeypatch.setenv("CLEANPAIRS_MAX_PIXELS", str(most))
+        with Decoder(PIXELS, 1) as decoder:
+            (batch,) = decode(decoder, [bomb, picture(10)])
+        assert said in batch.failures[0] and batch.rows.tolist() == [1]
 
 
 def test_a_worker_that_cannot_start_is_an_error_that_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    with Decoder(Preparation("no_such_module:f"), 1) as decoder, pytest.raises(ResourceError, match="no_such_module"):
-        decode(decoder, [picture(10)])
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "missing"))
-    with Decoder(PIXELS, 1) as decoder, pytest.raises(ResourceError, match="CLEANPAIRS_DECODE_WORKERS=0"):
-        decode(decoder, [picture(10)])
-
-
-def test_a_worker_that_is_killed_while_it_starts_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    start = decoding._Worker.start
-    workers: list[decoding._Worker] = []
+    """One that is killed while it starts is started again."""
+    start, workers = decoding._Worker.start, list[decoding._Worker]()
 
     def killed_at_first(worker: decoding._Worker) -> None:
         workers.append(worker)
@@ -119,11 +110,15 @@ def test_a_worker_that_is_killed_while_it_starts_is_started_again(monkeypatch: p
             worker.kill()
         start(worker)
 
-    monkeypatch.setattr(decoding._Worker, "start", killed_at_first)
-    with Decoder(PIXELS, 1) as decoder:
+    with monkeypatch.context() as patch, Decoder(PIXELS, 1) as decoder:
+        patch.setattr(decoding._Worker, "start", killed_at_first)
         (batch,) = decode(decoder, [picture(10)])
-    assert not batch.failures
-    assert len(workers) == 2
+    assert not batch.failures and len(workers) == 2
+    with Decoder(Preparation("no_such_module:f"), 1) as decoder:
+        assert_raises(ResourceError, "no_such_module", decode, decoder, [picture(10)])
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "missing"))
+    with Decoder(PIXELS, 1) as decoder:
+        assert_raises(ResourceError, "CLEANPAIRS_DECODE_WORKERS=0", decode, decoder, [picture(10)])
 
 
 def test_leaving_early_ends_the_processes() -> None:
@@ -163,3 +158,141 @@ def test_few_images_are_looked_at_under_the_same_limits(monkeypatch: pytest.Monk
     assert thumbnail(data, 16) == small and thumbnail(b"no image", 16) is None
     assert inspect_pairs(pairs)["decoded"]["width"] == [40, 40, 40]
     assert len(plot_pairs(pairs, np.array([0.5, 0.5]), threshold=0.5)) == 2
+
+
+# -- Every mode comes out right, and nothing bad comes out at all -----------------------------------------------------
+
+
+def near(image: Any, colour: tuple[int, int, int], tolerance: int = 12) -> bool:
+    assert image.mode == "RGB"
+    return bool((abs(np.asarray(image).astype(int) - colour) <= tolerance).all())
+
+
+def test_formats_and_modes() -> None:
+    noise = Image.fromarray(np.random.default_rng(0).integers(0, 255, (24, 24, 3), np.uint8))
+    for form in ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF"):
+        image = read_image(encoded(Image.new("RGB", (9, 5), (200, 40, 60)), form))
+        assert image.size == (9, 5) and near(image, (200, 40, 60))
+        data = encoded(noise, form)
+        for keep in (0, 1, 20, len(data) // 2, len(data) * 3 // 4) if form not in ("TIFF", "AVIF") else ():
+            with pytest.raises(DataError):
+                read_image(data[:keep])
+    green, sixteen = Image.new("RGB", (4, 4), (10, 200, 30)), Image.fromarray(np.full((4, 4), 30_000, np.uint16))
+    white, palette = (255, 255, 255), Image.new("P", (4, 4), 0)
+    palette.putpalette([9, 9, 9] * 256)
+    for image, form, colour, tolerance in (
+        (Image.new("L", (4, 4), 77), "PNG", (77, 77, 77), 12), (Image.new("1", (4, 4), 1), "PNG", white, 12),
+        (green.convert("CMYK"), "JPEG", (10, 200, 30), 12), (green.quantize(4), "PNG", (10, 200, 30), 12),
+        (sixteen, "PNG", (117, 117, 117), 1), (sixteen, "TIFF", (117, 117, 117), 1),
+        # transparent is on white
+        (Image.new("RGBA", (4, 4), (0, 0, 0, 0)), "PNG", white, 0),
+        (Image.new("RGBA", (4, 4), (255, 0, 0, 128)), "PNG", (255, 127, 127), 1),
+        (Image.new("LA", (4, 4), (0, 0)), "PNG", white, 0),
+    ):  # fmt: skip
+        assert near(
+            read_image(encoded(image, form, **({"transparency": 0} if image is palette else {}))), colour, tolerance
+        )
+
+
+RAMP = np.tile(np.arange(256.0), (8, 1))
+
+
+def test_grey_of_more_than_eight_bits_is_scaled_by_its_range() -> None:
+    whole = ((1, 0), (16, 0), (257, 0), (2**23, 0), (16, 2040))
+    for form, values in (
+        *((form, (RAMP * k).astype(np.uint16)) for k in (1, 4, 16, 64, 257) for form in ("PNG", "TIFF")),
+        *(("TIFF", (RAMP * k - low).astype(np.int32)) for k, low in whole),
+        *(("TIFF", (RAMP * k).astype(np.float32)) for k in (1 / 255, 1, 257, 4000, 1e-6)),
+        ("TIFF", (RAMP / 127.5 - 1).astype(np.float32)),
+    ):
+        np.testing.assert_allclose(np.asarray(read_image(encoded(Image.fromarray(values), form)))[..., 0], RAMP, atol=1)
+
+
+def tiff(values: np.ndarray, photometric: int = 1, sample_format: int = 1) -> bytes:
+    """One strip of grey, or of three colours, in either byte order."""
+    order, bits = ">" if values.dtype.byteorder == ">" else "<", values.dtype.itemsize * 8
+    colours = values.ndim == 3
+    tags = {256: values.shape[1], 257: len(values), 258: 900 if colours else bits, 259: 1, 262: photometric, 273: 1000}
+    tags |= {277: 3 if colours else 1, 278: len(values), 279: values.nbytes, 339: sample_format}
+    head = (b"MM" if order == ">" else b"II") + struct.pack(f"{order}HIH", 42, 8, len(tags))
+    for tag, value in sorted(tags.items()):
+        head += struct.pack(f"{order}HHII", tag, 4, 3 if value == 900 else 1, value)
+    return (head.ljust(900, b"\0") + struct.pack(f"{order}III", *[bits] * 3)).ljust(1000, b"\0") + values.tobytes()
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_tiffs_of_other_programs(order: str) -> None:
+    deep = (RAMP * 16).astype(f"{order}u2")
+    np.testing.assert_allclose(np.asarray(read_image(tiff(deep)))[..., 0], RAMP, atol=1)
+    if order == "<":  # white is zero; Pillow reads neither this nor whole numbers of 32 bits in the other order
+        np.testing.assert_allclose(np.asarray(read_image(tiff(deep, photometric=0)))[..., 0], 255 - RAMP, atol=1)
+        whole = (RAMP * (2**32 // 256)).astype("<u4")
+        np.testing.assert_allclose(np.asarray(read_image(tiff(whole)))[..., 0], RAMP, atol=1)
+    colours = np.stack([deep, deep, deep], axis=2)
+    assert_raises(DataError, "lower 12 at most", read_image, tiff(colours, photometric=2))
+    np.testing.assert_allclose(np.asarray(read_image(tiff(colours * 16, photometric=2)))[..., 1], RAMP, atol=1)
+    with pytest.raises(DataError, match="not finite"):
+        read_image(tiff(np.where(RAMP == 3, np.nan, RAMP).astype(f"{order}f4"), sample_format=3))
+
+
+def test_exif_rotation_and_a_broken_note_that_does_not_cost_the_image() -> None:
+    image = Image.new("RGB", (8, 4), "black")
+    image.paste("white", (0, 0, 4, 4))
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned a quarter clockwise
+    upright = np.asarray(read_image(encoded(image, "JPEG", quality=95, exif=exif)))
+    assert upright.shape == (8, 4, 3) and upright[:3].min() > 200 and upright[5:].max() < 55
+    notes = (b"garbage", b"II*\0\xff\xff\xff\xff", b"MM\0*\0\0\0\x08\xff\xff", b"")
+    for form, note in itertools.product(("JPEG", "PNG", "WEBP"), notes):
+        image = read_image(encoded(Image.new("RGB", (8, 4), (200, 40, 60)), form, exif=b"Exif\0\0" + note))
+        assert image.size == (8, 4) and near(image, (200, 40, 60))
+
+
+def test_bombs_and_what_is_no_image_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def png(width: int, height: int) -> bytes:
+        """With a header that says so."""
+        head = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+        whole = encoded(Image.new("RGB", (8, 8)))
+        return whole[:12] + head + struct.pack(">I", zlib.crc32(head)) + whole[33:]
+
+    scans = encoded(Image.new("RGB", (90, 90)), "JPEG", progressive=True)
+    assert read_image(scans).size == (90, 90) and read_image(png(8, 8)).size == (8, 8)
+    last = scans.rfind(b"\xff\xda")
+    for data, what in (
+        *((png(*size), ".") for size in ((9_000, 9_000), (60_000, 60_000), (2**31 - 1, 2**31 - 1), (0, 5))),
+        (scans[:last] + scans[last:-2] * 2000 + b"\xff\xd9", "2009 scans"),
+        (b"<html><body>404</body></html>", "no known image format: it is a web page"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "no known image format$"),
+        (b"%PDF-1.4", "no known image format: it is PDF"),
+        (b"<svg/>", "no known image format: it is SVG"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "no known image format: .*git lfs pull"),
+        (encoded(Image.new("RGB", (4, 4)), "JPEG2000"), "no known image format: it is JPEG 2000"),
+    ):
+        assert_raises(DataError, what, read_image, data)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
+    with warnings.catch_warnings(action="error"):  # the size of a large one is read
+        assert image_header(encoded(Image.new("L", (4, 4)), "PNG")) == ("PNG", 4, 4)
+
+
+def test_no_output_replaces_an_image_that_a_table_may_name(tmp_path: Path) -> None:
+    for ending in IMAGES:
+        (image := tmp_path / f"a{ending}").write_bytes(b"")
+        with pytest.raises(OutputExistsError, match="lies in the input"):
+            refuse_inputs([image], data_inputs(None, {"image_root": tmp_path}))
+        refuse_inputs([tmp_path / f"new{ending}"], data_inputs(None, {"image_root": tmp_path}))
+
+
+def test_equal_vectors_are_one_group_and_others_are_not() -> None:
+    rng = np.random.default_rng(0)
+    array = np.zeros((40, 9, 1280), np.float16)  # 46 kB each as float32
+    array[:, 4] = rng.normal(size=(40, 1280))
+    array[30:] = array[:10]
+    array[29] = array[28]
+    array[29, 4, 640] += 1
+    groups = vector_groups(array)
+    same = groups[:, None] == groups
+    want = np.eye(40, dtype=bool)
+    want[np.arange(10), np.arange(30, 40)] = want[np.arange(30, 40), np.arange(10)] = True
+    np.testing.assert_array_equal(same, want)
+    np.testing.assert_array_equal(groups, vector_groups(array.astype(np.float32)))
+    assert vector_groups(array[:0]).shape == (0,)

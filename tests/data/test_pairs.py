@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import given, settings
@@ -19,7 +18,7 @@ from cleanpairs.core.errors import DataError
 from cleanpairs.data.noise import load_truth
 from cleanpairs.data.text import normalise_text, text_groups
 from cleanpairs.encoders.tokenizer import UNKNOWN, Tokenizer, characters, words
-from tests.helpers import assert_raises, picture, write_tar
+from tests.helpers import assert_raises, picture, write_table, write_tar
 
 
 def some() -> Pairs:
@@ -27,15 +26,9 @@ def some() -> Pairs:
     return Pairs.from_arrays(list("abcdef"), features=features, image_index=[0, 0, 1, 1, 2, 2], keys=list("uvwxyz"))
 
 
-def test_texts_that_are_not() -> None:
-    for one, other in (("...", "?"), ("C#", "C"), ("50 %", "50"), ("4.5", "45"), ("\U0001f408", "\U0001f415")):
-        assert normalise_text(one) != normalise_text(other) and normalise_text(one)
-
-
 def test_from_arrays() -> None:
     pairs = some()
-    array = pairs.images.array()
-    assert array is not None and array.shape == (3, 1, 4) and pairs.images.kind == "features"
+    assert pairs.images.array().shape == (3, 1, 4) and pairs.images.kind == "features"
     np.testing.assert_array_equal(pairs.pair_image_group, pairs.image_group[[0, 0, 1, 1, 2, 2]])
     assert pairs.images.read([0, 2]) == [None, None]
     assert [(s, len(c)) for s, c in pairs.images.iter_encoded(2)] == [(0, 2), (2, 1)]
@@ -45,7 +38,12 @@ def test_from_arrays() -> None:
     assert set(images.reasons) == {1, 3} and repr(images) == "Pairs(4 pairs of 4 images (bytes), 2 quarantined)"
     features = np.array([[1.0, np.nan], [1.0, 2.0]])
     array = Pairs.from_arrays(["a", "b"], features=features).images.array()
-    assert array is not None and not array[0].any() and np.isnan(features[0, 1])  # the caller's array stays
+    assert not array[0].any() and np.isnan(features[0, 1])  # the caller's array stays
+    given: Any = pd.Series(["a dog", None, float("nan"), "", pd.NA], index=[3, 3, 5, 6, 7])
+    pairs = Pairs.from_arrays(given, image_vectors=np.eye(5, dtype=np.float32))
+    assert pairs.captions == ["a dog", "", "", "", ""] and set(pairs.reasons) == {1, 2, 3, 4}
+    pairs = Pairs.from_arrays(["a \ud83d dog"], image_vectors=np.eye(1, dtype=np.float32), keys=["\udc00"])
+    assert pairs.captions == ["a ? dog"] and pairs.keys == ["?"]  # halves of characters are no text, as of JSON
 
 
 @pytest.mark.parametrize("made", [lambda x: x.astype(">f4"), np.longdouble, lambda x: pd.Series(list(x))])
@@ -75,8 +73,7 @@ def test_arrays_that_do_not_fit() -> None:
         ({"features": np.zeros((2, 3), int)}, "features"), ({"features": np.zeros((1, 3))}, "image"),
         ({"features": x, "image_index": [0, 2]}, "image"), ({"features": x, "image_index": [0, -1]}, "image"),
         ({"features": x, "image_index": [0]}, "image"), ({"features": x, "keys": ["k"]}, "key"),
-        ({"features": np.zeros((2, 0))}, "no numbers"), ({"features": np.zeros((2, 3, 0))}, "no numbers"),
-        ({"features": np.zeros((2, 0, 3))}, "no numbers"),
+        ({"features": np.zeros((2, 0))}, "no numbers"), ({"features": np.zeros((2, 0, 3))}, "no numbers"),
         ({"images": images, "precomputed_scores": {"similarity": [0.1]}}, "2 scores 'similarity'"),
         ({"images": images, "text_vectors": np.zeros((3, 4), np.float32)}, "text vectors"),
         ({"features": x, "text_vectors": np.zeros((2, 0))}, "text vectors"), ({"features": [[1.0], [1, 2.0]]}, "shape"),
@@ -135,48 +132,34 @@ def test_reasons_go_with_the_captions_and_stay_with_the_images() -> None:
 
 
 def test_truth_from_a_file(tmp_path: Path) -> None:
-    pairs = some()
+    pairs, mask, path = some(), [True, False, False, True, False, False], tmp_path / "a.npy"
     assert_raises(DataError, "true_mismatch", pairs.true_mismatch_mask)
-    mask = [True, False, False, True, False, False]
-    np.save(tmp_path / "mask.npy", mask)
-    pq.write_table(pa.table({"true_mismatch": [*mask[:5], None]}), tmp_path / "null.parquet")
-    assert load_truth(tmp_path / "null.parquet", pairs).tolist() == [*mask[:5], None]
-    pq.write_table(pa.table({"true_mismatch": mask}), tmp_path / "flat.parquet")
-    pq.write_table(pa.table({"true_mismatch": [mask[:2], mask[2:]]}), tmp_path / "lists.parquet")
-    for name in ("mask.npy", "flat.parquet", "lists.parquet"):
-        assert load_truth(tmp_path / name, pairs).tolist() == mask
-    np.save(tmp_path / "permutation.npy", np.array([1, 0, 4, 3, 2, 5]))
-    assert np.flatnonzero(load_truth(tmp_path / "permutation.npy", pairs)).tolist() == [2, 4]
-
-
-def test_truth_files_that_do_not_fit(tmp_path: Path) -> None:
-    np.save(tmp_path / "short.npy", np.zeros(5, bool))
-    np.save(tmp_path / "beyond.npy", np.arange(1, 7))
+    for cells, wanted in ((mask, mask), ([mask[:2], mask[2:]], mask), ([*mask[:5], None], [*mask[:5], None])):
+        table = write_table(tmp_path / "a.parquet", {"true_mismatch": cells})
+        assert load_truth(table, pairs).tolist() == wanted
+    for array, wanted in ((mask, mask), ([1, 0, 4, 3, 2, 5], [False, False, True, False, True, False])):
+        np.save(path, array)
+        assert load_truth(path, pairs).tolist() == wanted
+    for name, column in (("other", [1]), ("true_mismatch", ["False"] * 6)):
+        assert_raises(DataError, r"a\.parquet", load_truth, write_table(table, {name: column}), pairs)
+    for array in (mask[:5], np.arange(1, 7)):
+        np.save(path, array)
+        assert_raises(DataError, r"a\.npy", load_truth, path, pairs)
     (tmp_path / "text.parquet").write_text("no")
-    pq.write_table(pa.table({"other": [1]}), tmp_path / "other.parquet")
-    pq.write_table(pa.table({"true_mismatch": ["False"] * 6}), tmp_path / "words.parquet")
-    for file in [*sorted(tmp_path.iterdir()), tmp_path / "missing.npy", tmp_path / "missing.parquet"]:
-        assert_raises(DataError, file.name, load_truth, file, some())
-
-
-def with_what_is_known() -> Pairs:
-    """Six pairs, of which the input knows similarities and text vectors."""
-    return Pairs.from_arrays(
-        list("abcdef"),
-        features=np.eye(6, 4, dtype=np.float32) + 1,
-        text_vectors=np.arange(12, dtype=np.float32).reshape(6, 2),
-        precomputed_scores={"similarity": [0.1, 0.2, np.nan, 0.4, 0.5, 0.6]},
-    )
+    for name in ("text.parquet", "missing.npy", "missing.parquet"):
+        assert_raises(DataError, name, load_truth, tmp_path / name, pairs)
 
 
 def test_other_captions_have_no_given_score_and_the_vectors_of_the_pair_that_they_are_of() -> None:
-    pairs = with_what_is_known()
+    scores, vectors = {"similarity": [0.1, 0.2, np.nan, 0.4, 0.5, 0.6]}, np.arange(12, dtype=np.float32).reshape(6, 2)
+    known = {"features": np.eye(6, dtype=np.float32), "text_vectors": vectors, "precomputed_scores": scores}
+    pairs = Pairs.from_arrays(list("abcdef"), **known)
     some = pairs.select(np.array([4, 2]))
     np.testing.assert_array_equal(some.precomputed_scores["similarity"], np.array([0.5, np.nan], np.float32))
     np.testing.assert_array_equal(some.text_vectors, [[8, 9], [4, 5]])
     swapped = pairs.with_captions(list("bacdef"), of=np.array([1, 0, 2, 3, 4, 5]))
     np.testing.assert_array_equal(np.isnan(swapped.precomputed_scores["similarity"]), [1, 1, 1, 0, 0, 0])
-    np.testing.assert_array_equal(swapped.text_vectors, np.asarray(pairs.text_vectors)[[1, 0, 2, 3, 4, 5]])
+    np.testing.assert_array_equal(swapped.text_vectors, vectors[[1, 0, 2, 3, 4, 5]])
     assert pairs.with_captions(list("bacdef")).text_vectors is None
     assert pairs.with_captions(list("abcdef")).text_vectors is pairs.text_vectors
     assert not np.isnan(pairs.precomputed_scores["similarity"][[0, 1]]).any()
@@ -211,44 +194,20 @@ def test_a_column_is_as_its_list_sliced_and_with_nulls(kind: pa.DataType) -> Non
     captions = ["A cat.", "", None, "été", "...", "  two  Words\t", "A cat"]
     column = pa.array(captions, pa.string()).cast(kind)
     for part in (column, column[2:], column[1:5], column[:0], column[6:]):
-        plain = [c or "" for c in part.to_pylist()]
-        np.testing.assert_array_equal(text_groups(part), text_groups(plain))
-
-
-def test_every_character_beside_every_kind_of_blank() -> None:
-    """The tokens of what stands between blanks are those of the whole."""
-    swept = 0
-    for code in [*range(0x3100), *range(0xA000, 0xD800, 7), *range(0xF900, 0x10000), *range(0x1F300, 0x1FB00)]:
-        c = chr(code)
-        text = f"a{c} {c}b\u3000\u0301{c}\x1c{c}{c}"
-        table = Tokenizer(["a", "b", c.casefold()]).encode([text])
-        want = [{"a": 1, "b": 2, c.casefold(): 3}.get(token, UNKNOWN) for token in words(text)] or [UNKNOWN]
-        assert table.ids.tolist() == want, hex(code)
-        swept += 1
-    assert swept > 15_000
-
-
-def test_captions_as_pandas_has_them() -> None:
-    given = pd.Series(["a dog", None, float("nan"), "", pd.NA], index=[3, 3, 5, 6, 7])
-    pairs = Pairs.from_arrays(given, image_vectors=np.eye(5, dtype=np.float32))  # type: ignore[arg-type]
-    assert pairs.captions == ["a dog", "", "", "", ""] and set(pairs.reasons) == {1, 2, 3, 4}
-
-
-def test_halves_of_characters_are_no_text() -> None:
-    pairs = Pairs.from_arrays(["a \ud83d dog"], image_vectors=np.eye(1, dtype=np.float32), keys=["\udc00"])
-    assert pairs.captions == ["a ? dog"] and pairs.keys == ["?"]  # as of JSON
+        np.testing.assert_array_equal(text_groups(part), text_groups([c or "" for c in part.to_pylist()]))
+    for one, other in (("...", "?"), ("C#", "C"), ("50 %", "50"), ("4.5", "45"), ("\U0001f408", "\U0001f415")):
+        assert normalise_text(one) != normalise_text(other) and normalise_text(one)
 
 
 @pytest.mark.parametrize("kind", ["memory", "parquet", "tar"])
 def test_pairs_go_to_another_process(kind: str, tmp_path: Path) -> None:
-    rows = [{"image": picture(i), "caption": f"caption {i}"} for i in range(3)]
-    if kind == "tar":
-        images, captions = [(f"{i}.png", picture(i)) for i in range(3)], [(f"{i}.txt", b"caption") for i in range(3)]
-        write_tar(tmp_path / "0.tar", images + captions)
+    images = [picture(i) for i in range(3)]
+    members = [(f"{i}.{ending}", content) for i in range(3) for ending, content in (("png", images[i]), ("txt", b"a"))]
     pairs = {
-        "memory": lambda: Pairs.from_arrays(["a", "b", "c"], images=[row["image"] for row in rows]),
-        "parquet": lambda: load_pairs(rows), "tar": lambda: load_pairs(tmp_path),
-    }[kind]()  # fmt: skip
+        "memory": lambda: Pairs.from_arrays(["a", "b", "c"], images=images),
+        "parquet": lambda: load_pairs({"image": images, "caption": ["a", "b", "c"]}),
+        "tar": lambda: load_pairs(write_tar(tmp_path / "0.tar", members)),
+    }[kind]()
     back = pickle.loads(pickle.dumps(pairs))
-    assert back.captions == pairs.captions and back.images.read([2]) == [rows[2]["image"]]
-    assert [read for _, read in back.images.iter_encoded(3)] == [[row["image"] for row in rows]]
+    assert back.captions == pairs.captions and back.images.read([2]) == images[2:]
+    assert [read for _, read in back.images.iter_encoded(3)] == [images]

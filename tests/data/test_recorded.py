@@ -10,7 +10,6 @@ from typing import Any
 
 import fsspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from cleanpairs import PairCleaner, RepairPlan, load_pairs
@@ -24,19 +23,17 @@ from cleanpairs.export import push_export
 from cleanpairs.export.manifest import open_export
 from cleanpairs.verification import verify_path
 from tests import helpers
-from tests.helpers import assert_raises, picture, write_table
+from tests.helpers import assert_raises, picture, write_pictures, write_table
 
 
 @pytest.fixture
 def bundle(tmp_path: Path) -> Path:
     """A folder of a stranger's, with data that names images; beside it what is nobody's business."""
     private, folder = tmp_path / "home" / "private", tmp_path / "home" / "bundle"
-    (folder / "images").mkdir(parents=True)
-    private.mkdir()
     for place, number in ((folder / "images", 50), (folder, 100), (private, 200)):
+        place.mkdir(parents=True, exist_ok=True)
         (place / "a.png").write_bytes(picture(number))
-    names = pa.array(["a.png"] * 3, pa.string())
-    pq.write_table(pa.table({"image": names, "caption": ["one red", "two red", "three red"]}), folder / "data.parquet")
+    write_table(folder / "data.parquet", {"image": ["a.png"] * 3, "caption": ["one red", "two red", "three red"]})
     return folder
 
 
@@ -55,9 +52,8 @@ def pictures(out: Path) -> set[bytes | None]:
 @pytest.mark.parametrize("root", ["../private", "..", "/", "images/../../private", "link"])
 def test_a_plan_does_not_choose_where_images_are(bundle: Path, tmp_path: Path, root: str) -> None:
     (bundle / "link").symlink_to(bundle.parent / "private")
-    root = root if root == "/" else str(bundle / root)
-    options, out = {"image_root": root}, tmp_path / "out"
-    plan = plan_of(bundle / "data.parquet", tmp_path / "plan.parquet", options)
+    out = tmp_path / "out"
+    plan = plan_of(bundle / "data.parquet", tmp_path / "plan.parquet", {"image_root": str(bundle / root)})
     with pytest.raises(ConfigError, match=rf"plan\.parquet has images read from .*{TRUST}"):
         export_plan(plan, out, format="webdataset")
     assert not out.exists()
@@ -66,45 +62,32 @@ def test_a_plan_does_not_choose_where_images_are(bundle: Path, tmp_path: Path, r
         assert pictures(out) == {picture(200)}  # it would have been read
 
 
-def test_images_at_or_below_the_data_are_read(bundle: Path, tmp_path: Path) -> None:
-    for k, (root, number) in enumerate(((None, 100), ("images", 50), (".", 100))):
-        options = {} if root is None else {"image_root": str(bundle / root)}
-        plan = plan_of(bundle / "data.parquet", tmp_path / f"{k}.parquet", options)
-        export_plan(plan, tmp_path / f"out{k}", format="webdataset")
-        assert pictures(tmp_path / f"out{k}") == {picture(number)}
-
-
-def test_what_the_user_has_named_himself_is_read_again(bundle: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    data, out = bundle / "data.parquet", tmp_path / "out"
-    plan = plan_of(data, tmp_path / "plan.parquet", {"image_root": str(bundle.parent / "private")})
+def test_images_below_the_data_or_named_by_the_user_are_read(bundle: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    data, private = bundle / "data.parquet", str(bundle.parent / "private")
     monkeypatch.chdir(bundle)
     remember_user_path("data.parquet", {"image_root": "../private", "text_column": "caption"})
-    export_plan(plan, out, format="webdataset")
-    assert pictures(out) == {picture(200)}
+    for k, (root, number) in enumerate(((None, 100), (str(bundle / "images"), 50), (str(bundle), 100), (private, 200))):
+        plan = plan_of(data, tmp_path / f"{k}.parquet", {} if root is None else {"image_root": root})
+        export_plan(plan, tmp_path / f"out{k}", format="webdataset")
+        assert pictures(tmp_path / f"out{k}") == {picture(number)}
     other = plan_of(data, tmp_path / "other.parquet", {"image_root": str(bundle.parent)})
-    assert_raises(ConfigError, "nobody has named it", export_plan, other, tmp_path / "out2", format="webdataset")
+    assert_raises(ConfigError, "nobody has named it", export_plan, other, tmp_path / "out", format="webdataset")
 
 
-def test_a_plan_of_other_data_opens_nothing_more_of_it(bundle: Path, tmp_path: Path) -> None:
+def test_a_plan_of_other_data_and_of_odd_options_opens_nothing_of_it(bundle: Path, tmp_path: Path) -> None:
     """The fingerprint is what says that the maker of the plan had the data before him."""
-    other = bundle.parent / "private" / "data.parquet"
-    pq.write_table(pa.table({"image": ["a.png"] * 3, "caption": ["a", "b", "c"]}), other)
-    plan = RepairPlan.load(plan_of(bundle / "data.parquet", tmp_path / "plan.parquet", {}))
+    other, data, given = bundle.parent / "private" / "data.parquet", bundle / "data.parquet", tmp_path / "plan.parquet"
+    write_table(other, {"image": ["a.png"] * 3, "caption": ["a", "b", "c"]})
+    plan = RepairPlan.load(plan_of(data, given, {}))
     for fingerprint in (plan.fingerprint, ""):
         wrong = RepairPlan(plan.table, 0.5, 0.5, fingerprint, {"data": str(other), "columns": {}})
-        wrong.save(tmp_path / "wrong.parquet", overwrite=True)
-        with pytest.raises(DataError, match="made for other data"):
-            export_plan(tmp_path / "wrong.parquet", tmp_path / "out", format="webdataset")
+        wrong.save(given, overwrite=True)
+        assert_raises(DataError, "made for other data", export_plan, given, tmp_path / "out", format="webdataset")
+    for options in ({"nonsense": 1}, {"image_root": 3}, {"limit": "3"}, {"allow_urls": "yes"}, ["a"], {"limit": True}):
+        given.unlink()
+        plan_of(data, given, options, known={})
+        assert_raises(DataError, "does not say which data", export_plan, given, tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def test_options_that_are_none(bundle: Path, tmp_path: Path) -> None:
-    for options in (
-        {"nonsense": 1}, {"image_root": 3}, {"limit": "3"}, {"allow_urls": "yes"}, ["a"], None, {"limit": True}
-    ):  # fmt: skip
-        plan = plan_of(bundle / "data.parquet", tmp_path / "plan.parquet", options, known={})
-        assert_raises(DataError, "does not say which data", export_plan, plan, tmp_path / "out.parquet")
-        plan.unlink()
 
 
 @pytest.fixture
@@ -127,9 +110,7 @@ URLS = ("http://127.0.0.1:1/a.parquet", "https://example.org/a.parquet", "memory
 
 
 @pytest.mark.parametrize("options", [{}, {"allow_urls": True}])
-def test_nothing_that_a_file_names_is_fetched(
-    bundle: Path, tmp_path: Path, network: list[Any], options: dict[str, bool]
-) -> None:
+def test_nothing_that_a_file_names_is_fetched(bundle: Path, tmp_path: Path, network: list[Any], options: Any) -> None:
     fsspec.filesystem("memory").pipe("/bucket/a.parquet", (bundle / "data.parquet").read_bytes())
     plan = RepairPlan.load(plan_of(bundle / "data.parquet", tmp_path / "plan.parquet", {}))
     given, run = tmp_path / "p.parquet", tmp_path / "run"
@@ -151,12 +132,12 @@ def test_nothing_that_a_file_names_is_fetched(
 @pytest.mark.parametrize("role", ["encoder", "text_encoder"])
 def test_a_model_that_names_the_hub_has_nothing_fetched(tmp_path: Path, network: list[Any], role: str) -> None:
     pytest.importorskip("transformers")
-    rates = {"noise_rate_": None, "noise_rate_interval_": [None] * 2, "noise_rate_bound_": None}
-    state = rates | {"threshold_": 0.5, "better_than_random_": None, "_image_encoder": "auto", "_image_size": 64}
+    state = {"noise_rate_": None, "noise_rate_interval_": [None] * 2, "noise_rate_bound_": None, "threshold_": 0.5}
+    state |= {"better_than_random_": None, "_image_encoder": "auto", "_image_size": 64, "tau_": 0.07}
     config = {
         "format": FORMAT, "method": "infonce", "parameters": {role: "someone/some-model"}, "encoders": {},
         "text_encoder": "someone/some-model" if role == "text_encoder" else None,
-        "state": {**state, "tau_": 0.07, "_fingerprint": "f", "random_state_": 0, "_counts_similar": False},
+        "state": {**state, "_fingerprint": "f", "random_state_": 0, "_counts_similar": False},
     }  # fmt: skip
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text(json.dumps(config))
@@ -199,10 +180,11 @@ def test_a_link_is_not_pushed(bundle: Path, tmp_path: Path, monkeypatch: Any, ne
     export_plan(plan, tmp_path / "out" / "clean.parquet")
     (tmp_path / "out" / "clean.parquet.card.md").symlink_to(secret)
     assert_raises(DataError, "outside of its folder", push_export, tmp_path / "out" / "clean.parquet", "owner/name")
-    (tmp_path / "run" / "model").mkdir(parents=True)
-    (tmp_path / "run" / "run.json").write_text("{}")
-    (tmp_path / "run" / "model" / "config.json").write_text("{}")
-    (tmp_path / "run" / "model" / "more.json").symlink_to(secret)
+    model = tmp_path / "run" / "model"
+    model.mkdir(parents=True)
+    for file in (model.with_name("run.json"), model / "config.json"):
+        file.write_text("{}")
+    (model / "more.json").symlink_to(secret)
     assert_raises(DataError, "outside of its folder", push_run, tmp_path / "run", "owner/name")
     assert network == []
 
@@ -227,37 +209,21 @@ FILES = ["file:///etc/passwd", "FILE:///etc/passwd", "file:/etc/passwd", "file:/
 def root(tmp_path: Path) -> Path:
     """A root with one image, a link that stays and one that leaves, links in circles, and an image outside."""
     (tmp_path / "outside.png").write_bytes(picture(0))
-    root = tmp_path / "root"
-    root.mkdir()
-    (root / "good.png").write_bytes(picture(0))
-    (root / "within.png").symlink_to("good.png")
-    (root / "leaving.png").symlink_to("../outside.png")
-    (root / "up").symlink_to("..")
-    (root / "circle").symlink_to("circle")
-    (root / "there").symlink_to("back")
-    (root / "back").symlink_to("there")
+    root = write_pictures(tmp_path / "root", ["good.png"])
+    for name, to in {
+        "within.png": "good.png", "leaving.png": "../outside.png", "up": "..", "circle": "circle", "there": "back",
+        "back": "there",
+    }.items():  # fmt: skip
+        (root / name).symlink_to(to)
     return root
 
 
-def test_no_row_reaches_the_network_or_another_file(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def connects(*_: object) -> None:
-        raise AssertionError("a connection was tried")
-
-    monkeypatch.setattr(socket.socket, "connect", connects)
-    monkeypatch.setattr(socket, "getaddrinfo", connects)
+def test_no_row_reaches_the_network_or_another_file(root: Path, network: list[Any]) -> None:
     os.mkfifo(root / "pipe")
     hostile = [
-        *HOSTILE,
-        *FILES,
-        *LEAVING,
-        "pipe",
-        "C:\\..\\outside.png",
-        "missing.png",
-        *["circle", "circle/good.png", "there", "there/../back/good.png"],
-        "x" * 5000,
-        "up",
-        None,
-    ]
+        *HOSTILE, *FILES, *LEAVING, "pipe", "C:\\..\\outside.png", "missing.png", "circle", "circle/good.png", "there",
+        "there/../back/good.png", "x" * 5000, "up", None,
+    ]  # fmt: skip
     names = ["good.png", str(root / "within.png"), *hostile]
     table = pa.table({"image": names, "caption": ["a caption"] * len(names)})
     pairs = load_pairs(write_table(root.parent / "d.parquet", table), image_root=str(root))
@@ -265,4 +231,4 @@ def test_no_row_reaches_the_network_or_another_file(root: Path, monkeypatch: pyt
     assert all("image" in reason for reason in pairs.reasons.values())
     assert all("URL" in pairs.reasons[k + 2] for k in range(len(HOSTILE)))
     found = pairs.images.read(range(len(pairs.images)))
-    assert [data is not None for data in found] == [True, True, *[False] * len(hostile)]
+    assert [data is not None for data in found] == [True, True, *[False] * len(hostile)] and network == []

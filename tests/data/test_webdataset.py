@@ -1,6 +1,7 @@
 """WebDataset tars: as the webdataset package and img2dataset write them, and what is wrong with some."""
 
 import contextlib
+import functools
 import gzip
 import io
 import json
@@ -17,19 +18,15 @@ import webdataset
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.data import iter_tables, load_pairs
-from tests.helpers import assert_not_loaded, assert_raises, picture, write_tar
+from tests.helpers import assert_not_loaded, assert_raises, picture, write_table, write_tar
+
+jpeg = functools.partial(picture, form="JPEG")
 
 
-def jpeg(number: int, kind: str = "JPEG") -> bytes:
-    return picture(number, kind)
-
-
-def sample(key: str, number: int, caption: str | None = None, **fields: Any) -> list[tuple[str, bytes]]:
-    text = f"caption {number}" if caption is None else caption
-    record = {"key": key, "url": f"https://example.org/{number}.jpg", "caption": text, **fields}
-    return [
-        (f"{key}.jpg", jpeg(number)), (f"{key}.json", json.dumps(record).encode()), (f"{key}.txt", text.encode())
-    ]  # fmt: skip
+def sample(key: str, number: int, **fields: Any) -> list[tuple[str, bytes]]:
+    text = f"caption {number}"
+    record = json.dumps({"key": key, "url": f"https://example.org/{number}.jpg", "caption": text, **fields})
+    return [(f"{key}.jpg", jpeg(number)), (f"{key}.json", record.encode()), (f"{key}.txt", text.encode())]
 
 
 def write_img2dataset(folder: Path, shards: int = 2, rows: int = 4, kind: pa.DataType | None = None) -> Path:
@@ -42,16 +39,14 @@ def write_img2dataset(folder: Path, shards: int = 2, rows: int = 4, kind: pa.Dat
         members = [m for i in done for m in sample(keys[i], number[i], similarity=number[i] / 100)]
         write_tar(folder / f"{shard:05d}.tar", members)
         (folder / f"{shard:05d}_stats.json").write_text(json.dumps({"count": rows, "successes": rows - 1}))
-        table = {
-            "similarity": pa.array([n / 100 for n in number], pa.float64()),
-            "url": [f"https://example.org/{n}.jpg" for n in number],
-            "key": pa.array(keys).cast(kind or pa.string()),
-            "caption": [f"caption {n}" for n in number],
-            "status": ["failed_to_download" if i == 1 else "success" for i in range(rows)],
-            "error_message": pa.array(["HTTP Error 404" if i == 1 else None for i in range(rows)], pa.string()),
-            "width": pa.array([None if i == 1 else 8 for i in range(rows)], pa.int32()),
-        }
-        pq.write_table(pa.table(table), folder / f"{shard:05d}.parquet")
+        failed = [i == 1 for i in range(rows)]
+        write_table(folder / f"{shard:05d}.parquet", {
+            "similarity": [n / 100 for n in number], "url": [f"https://example.org/{n}.jpg" for n in number],
+            "key": pa.array(keys).cast(kind or pa.string()), "caption": [f"caption {n}" for n in number],
+            "status": ["failed_to_download" if f else "success" for f in failed],
+            "error_message": ["HTTP Error 404" if f else None for f in failed],
+            "width": pa.array([None if f else 8 for f in failed], pa.int32()),
+        })  # fmt: skip
     return folder
 
 
@@ -75,56 +70,54 @@ def test_what_img2dataset_writes(kind: pa.DataType, tmp_path: Path) -> None:
     assert table.schema.field("width").type == pa.int32() and load_pairs(folder, limit=5).keys == pairs.keys[:5]
 
 
-def test_a_number_that_is_no_key_of_a_sidecar(tmp_path: Path) -> None:
-    """Neither the key of a sample, nor twice the same."""
-    folder = write_img2dataset(tmp_path / "shards", shards=1)
-    scores = pa.array([0.1, 0.2, 0.3, 0.4])
-    pq.write_table(pa.table({"key": [np.nan, 2.5, np.nan, 3.0], "similarity": scores}), folder / "00000.parquet")
-    pairs = load_pairs(folder)
-    found = dict(zip(pairs.keys, pairs.precomputed_scores["similarity"].tolist(), strict=True))
-    assert found.pop("000000003") == pytest.approx(0.4) and np.isnan(list(found.values())).all()
-
-
 def test_a_sidecar_of_another_tar_or_with_a_key_twice_is_refused(tmp_path: Path) -> None:
+    """A number that is no key is neither the key of a sample, nor twice the same."""
     folder = write_img2dataset(tmp_path / "shards", shards=1)
-    table = pq.read_table(folder / "00000.parquet")
+    sidecar = folder / "00000.parquet"
+    table = pq.read_table(sidecar)
     for other, words in (
         (pa.table({"key": ["a", "b"], "similarity": [0.5, 0.5]}), r"none of the keys of .*'a' there, '000000000' here"),
         (pa.concat_tables([table, table]), r"00000\.parquet has a key more than once"),
     ):
-        pq.write_table(other, folder / "00000.parquet")
+        write_table(sidecar, other)
         assert_not_loaded(words, folder)
+    write_table(sidecar, {"key": [np.nan, 2.5, np.nan, 3.0], "similarity": [0.1, 0.2, 0.3, 0.4]})
+    pairs = load_pairs(folder)
+    found = dict(zip(pairs.keys, pairs.precomputed_scores["similarity"].tolist(), strict=True))
+    assert found.pop("000000003") == pytest.approx(0.4) and np.isnan(list(found.values())).all()
+    columns = {"jpg": [JPG, None, None, b""], "caption": list("abcd"), "key": list("0123")}  # images within
+    columns |= {"status": ["success", "failed_to_download", None, "failed_to_resize"]}
+    for more, why in (({}, "failed_to_download"), ({"error_message": [None, "Error 404", None, None]}, "Error 404")):
+        reasons = load_pairs(write_table(tmp_path / "00000.parquet", columns | more)).reasons
+        failed = "the download failed: "
+        assert reasons == {1: failed + why, 2: "there is no image", 3: failed + "failed_to_resize"}
 
 
-JPG, PNG = jpeg(0), jpeg(1, "PNG")
+JPG, PNG = jpeg(0), picture(1)
 
 
-@pytest.mark.parametrize(
-    ("members", "pairs", "reason"),
-    [
-        ({"a.JPG": JPG, "a.TXT": b"one"}, ["one"], ""),
-        ({"i.1.jpg": JPG, "i.1.txt": b"one", "i.2.jpg": JPG, "i.2.json": b'{"text": "two"}'}, ["one", "two"], ""),
-        ({"v.1/a.b.jpg": JPG, "v.1/a.b.caption": b"one"}, ["one"], ""),
-        ({"a.image.jpg": JPG, "a.mask.png": PNG, "a.caption.txt": b"one"}, [], "has several images"),
-        ({"a.image.jpg": JPG, "a.caption.txt": b"one"}, ["one"], ""),
-        ({"a.jpg": JPG, "a.left.jpg": JPG, "a.text": b"one"}, ["one"], ""),
-        ({"a.jpg": JPG, "a.PNG": PNG, "a.txt": b"one"}, [], "has several images"),
-        ({"a.jpg": JPG, "a.txt": b"one", "a.caption": b"two"}, [], "has several captions"),
-        ({"a.jpg": JPG, "a.en.txt": b"one", "a.de.txt": b"eins"}, [], "has several captions"),
-        ({"a.jpg": JPG, "a.txt": b" \n", "a.json": b'{"caption": "one"}'}, ["one"], ""),
-        ({"a.jpg": JPG, "a.json": b'{"caption": ["one", "two", 3]}'}, ["one", "two"], "is 3, not text"),
-        ({"a.jpg": JPG, "a.json": b'{"caption": []}', "b.jpg": JPG, "b.json": b'{"text": "b"}'}, ["b"], "no caption"),
-        ({"a.jpg": JPG, "a.json": b'{"caption": {"en": "x"}}'}, [], "an object"),
-        ({"a.jpg": JPG, "a.json": b'{"caption": "caf\xe9"}'}, [], r"no caption \(the sample has: jpg, json\)"),
-        ({"a.jpg": JPG, "a.json": '{"caption": "one"}'.encode("utf-16")}, ["one"], ""),
-        ({"a.jpg": JPG, "a.txt": b"\xff\xfe not text"}, [], "not UTF-8"),
-        ({"a.jpg": JPG, "a.txt": b"x" * 300_000}, [], "longer than 65536 bytes"),
-        ({"a.txt": b"one", "b.jpg": JPG, "b.txt": b"two", "a.jpg": PNG, "README": b"of no sample"}, ["one", "two"], ""),
-        ({"a.heic": b"x", "a.txt": b"one"}, [], r"no image \(it has: heic, txt\)"),
-        ({"caf\u00e9.jpg": JPG, "cafe\u0301.txt": b"one"}, ["one"], ""),
-        ({"__MACOSX/._a.jpg": b"", "x/._a.txt": b"", ".a.jpg": b"", "./a.jpg": JPG, "a.txt": b"one"}, ["one"], ""),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("members", "pairs", "reason"), [
+    ({"a.JPG": JPG, "a.TXT": b"one"}, ["one"], ""),
+    ({"i.1.jpg": JPG, "i.1.txt": b"one", "i.2.jpg": JPG, "i.2.json": b'{"text": "two"}'}, ["one", "two"], ""),
+    ({"v.1/a.b.jpg": JPG, "v.1/a.b.caption": b"one"}, ["one"], ""),
+    ({"a.image.jpg": JPG, "a.caption.txt": b"one"}, ["one"], ""),
+    ({"a.jpg": JPG, "a.left.jpg": JPG, "a.text": b"one"}, ["one"], ""),
+    ({"a.jpg": JPG, "a.PNG": PNG, "a.txt": b"one"}, [], "has several images"),
+
+    ({"a.jpg": JPG, "a.en.txt": b"one", "a.de.txt": b"eins"}, [], "has several captions"),
+    ({"a.jpg": JPG, "a.txt": b" \n", "a.json": b'{"caption": "one"}'}, ["one"], ""),
+    ({"a.jpg": JPG, "a.json": b'{"caption": ["one", "two", 3]}'}, ["one", "two"], "is 3, not text"),
+    ({"a.jpg": JPG, "a.json": b'{"caption": []}', "b.jpg": JPG, "b.json": b'{"text": "b"}'}, ["b"], "no caption"),
+
+    ({"a.jpg": JPG, "a.json": b'{"caption": "caf\xe9"}'}, [], r"no caption \(the sample has: jpg, json\)"),
+    ({"a.jpg": JPG, "a.json": '{"caption": "one"}'.encode("utf-16")}, ["one"], ""),
+    ({"a.jpg": JPG, "a.txt": b"\xff\xfe not text"}, [], "not UTF-8"),
+    ({"a.jpg": JPG, "a.txt": b"x" * 300_000}, [], "longer than 65536 bytes"),
+    ({"a.txt": b"one", "b.jpg": JPG, "b.txt": b"two", "a.jpg": PNG, "README": b"of no sample"}, ["one", "two"], ""),
+    ({"a.heic": b"x", "a.txt": b"one"}, [], r"no image \(it has: heic, txt\)"),
+    ({"caf\u00e9.jpg": JPG, "cafe\u0301.txt": b"one"}, ["one"], ""),
+    ({"__MACOSX/._a.jpg": b"", "x/._a.txt": b"", ".a.jpg": b"", "./a.jpg": JPG, "a.txt": b"one"}, ["one"], ""),
+])  # fmt: skip
 def test_what_a_sample_is_called(members: dict[str, bytes], pairs: list[str], reason: str, tmp_path: Path) -> None:
     found = load_pairs(write_tar(tmp_path / "a.tar", list(members.items())))
     assert [c for i, c in enumerate(found.captions) if i not in found.reasons] == pairs
@@ -153,10 +146,8 @@ def test_a_link_to_another_member_is_that_member_and_names_are_never_paths(kind:
     members = [("./x/0.jpg", JPG), ("./x/0.txt", b"a"), ("../../evil.jpg", PNG), ("../../evil.txt", b"c")]
     path = write_tar(tmp_path / "a.tar", [*members, ("./y/1.txt", b"b"), ("z.txt", b"d")])
     with tarfile.open(path, "a") as tar:
-        for name, to in (
-            ("./y/1.jpg", f"{'.' if kind == tarfile.LNKTYPE else '..'}/x/0.jpg"),
-            ("z.jpg", "/etc/passwd"),
-        ):
+        within = f"{'.' if kind == tarfile.LNKTYPE else '..'}/x/0.jpg"
+        for name, to in (("./y/1.jpg", within), ("z.jpg", "/etc/passwd")):
             link = tarfile.TarInfo(name)
             link.type, link.linkname = kind, to
             tar.addfile(link)
@@ -179,18 +170,9 @@ def test_a_tar_that_is_cut_short_or_damaged_is_named(tmp_path: Path) -> None:
         path.write_bytes(content)
         assert_not_loaded(words, path)
     assert_not_loaded("compressed; unpack it", path.rename(tmp_path / "b.tar.gz"))
-    images = load_pairs(write_tar(path, sample("2", 2, "two"))).images
+    images = load_pairs(write_tar(path, sample("2", 2))).images
     path.unlink()
     assert_raises(DataError, r"a\.tar cannot be read", images.read, [0])
-
-
-def test_a_name_that_occurs_twice(tmp_path: Path) -> None:
-    """Whole samples of one key are two. Where a file alone was appended, nobody knows with what it goes."""
-    twice = [("0.jpg", JPG), ("0.txt", b"a"), ("1.jpg", JPG), ("1.txt", b"b"), ("0.JPG", PNG), ("0.TXT", b"c")]
-    pairs = load_pairs(write_tar(tmp_path / "a.tar", twice))
-    assert pairs.captions == ["a", "b", "c"] and not pairs.reasons and pairs.images.read([2, 0]) == [PNG, JPG]
-    pairs = load_pairs(write_tar(tmp_path / "b.tar", twice[:5]))
-    assert len(pairs) == 3 and pairs.reasons == dict.fromkeys([0, 2], "'0.jpg' occurs more than once in the tar")
 
 
 @pytest.mark.parametrize("name", ["map", "size", "realsize", "major", "numblocks", "offset"])
@@ -223,18 +205,7 @@ def test_random_bytes_never_crash(tmp_path: Path) -> None:
     assert 25 < read < 125
 
 
-def test_failed_downloads_in_the_parquet_of_img2dataset(tmp_path: Path) -> None:
-    columns = {"jpg": [JPG, None, None, b""], "caption": list("abcd"), "key": list("0123")}
-    columns |= {"status": ["success", "failed_to_download", None, "failed_to_resize"]}
-    told = {"error_message": [None, "HTTP Error 404", None, None]}
-    for more, why in (({}, "failed_to_download"), (told, "HTTP Error 404")):
-        pq.write_table(pa.table(columns | more), tmp_path / "00000.parquet")
-        reasons = load_pairs(tmp_path / "00000.parquet").reasons
-        failed = "the download failed: "
-        assert reasons == {1: failed + why, 2: "there is no image", 3: failed + "failed_to_resize"}
-
-
-def test_similarities_and_lists_of_captions_in_the_json(tmp_path: Path) -> None:
+def test_lists_of_captions_in_the_json_and_names_that_occur_twice(tmp_path: Path) -> None:
     """A list behind the samples that are looked at has one reason. A similarity may be written as text."""
     told = [{"caption": "one", "similarity": "0.5"}] * 120 + [{"caption": ["two", "three"], "similarity": "high"}]
     members = [m for i, note in enumerate(told) for m in ((f"{i}.jpg", JPG), (f"{i}.json", json.dumps(note).encode()))]
@@ -243,3 +214,9 @@ def test_similarities_and_lists_of_captions_in_the_json(tmp_path: Path) -> None:
     np.testing.assert_array_equal(pairs.precomputed_scores["similarity"], [0.5] * 120 + [np.nan])
     words = [("0.jpg", JPG), ("0.json", b'{"words": ["a", "b"]}'), ("1.jpg", JPG), ("1.json", b'{"words": "c"}')]
     assert load_pairs(write_tar(tmp_path / "b.tar", words), text_column="words").captions == ["a", "b", "c"]
+    # whole samples of one key are two; where a file alone was appended, nobody knows with what it goes
+    twice = [("0.jpg", JPG), ("0.txt", b"a"), ("1.jpg", JPG), ("1.txt", b"b"), ("0.JPG", PNG), ("0.TXT", b"c")]
+    pairs = load_pairs(write_tar(tmp_path / "a.tar", twice))
+    assert pairs.captions == ["a", "b", "c"] and not pairs.reasons and pairs.images.read([2, 0]) == [PNG, JPG]
+    pairs = load_pairs(write_tar(tmp_path / "b.tar", twice[:5]))
+    assert len(pairs) == 3 and pairs.reasons == dict.fromkeys([0, 2], "'0.jpg' occurs more than once in the tar")
