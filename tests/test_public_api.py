@@ -35,13 +35,12 @@ def test_what_the_build_takes_is_there() -> None:
     wheel = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
     for source in wheel["force-include"]:
         assert (REPO / source).is_dir(), source
-    for name in ("py.typed", "report/template.html", "report/style.css", "report/report.mplstyle"):
-        assert (REPO / "cleanpairs" / name).is_file(), name
-    for name in [*PROJECT["project"]["license-files"], PROJECT["project"]["readme"]]:
+    of_package = [
+        f"cleanpairs/{name}"
+        for name in ("py.typed", "report/template.html", "report/style.css", "report/report.mplstyle")
+    ]
+    for name in [*of_package, *PROJECT["project"]["license-files"], PROJECT["project"]["readme"]]:
         assert (REPO / name).is_file(), name
-
-
-def test_version_and_entry_point() -> None:
     assert Version(cleanpairs.__version__).public == cleanpairs.__version__
     module, _, name = PROJECT["project"]["scripts"]["cleanpairs"].partition(":")
     assert callable(getattr(importlib.import_module(module), name))
@@ -72,9 +71,6 @@ def test_all_is_what_is_importable() -> None:
     exec("from cleanpairs import *", namespace)  # as a notebook does
     assert set(cleanpairs.__all__) <= set(namespace)
     assert set(cleanpairs._HOME) | {"__version__"} == set(cleanpairs.__all__)
-
-
-def test_what_is_not_public_is_no_attribute() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'CRLC'"):
         cleanpairs.CRLC  # noqa: B018 - the access is the test
 

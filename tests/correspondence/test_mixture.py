@@ -17,55 +17,45 @@ from tests.helpers import assert_raises
 
 gaussian_split, beta_split = split_in_two, partial(split_in_two, kind="beta")
 BOTH = pytest.mark.parametrize("split", [beta_split, gaussian_split])
-KINDS = pytest.mark.parametrize("kind", ["gaussian", "beta"])
 Splitter = Callable[[np.ndarray], Split]
 
 
-def check(split: Split, n: int) -> None:
-    """What holds for any input."""
-    assert split.high.shape == (n,) and split.high.dtype == np.float64
-    assert np.isfinite(split.high).all() and ((split.high >= 0) & (split.high <= 1)).all()
-    assert 0 <= split.weight <= 1
-    assert (split.low == 1 - split.high).all()
-    assert np.isfinite(split.means).all() and split.means[0] <= split.means[1]
+def checked(split: Splitter, x: np.ndarray) -> Split:
+    """The split, of which holds what does for any input."""
+    found = split(x)
+    assert found.high.shape == x.shape and found.high.dtype == np.float64
+    assert np.isfinite(found.high).all() and ((found.high >= 0) & (found.high <= 1)).all()
+    assert 0 <= found.weight <= 1
+    assert (found.low == 1 - found.high).all()
+    assert np.isfinite(found.means).all() and found.means[0] <= found.means[1]
+    return found
 
 
 @BOTH
-def test_few_values_and_values_alike(split: Splitter) -> None:
+def test_few_values_and_values_alike_are_split_and_what_is_no_scaled_loss_is_refused(split: Splitter) -> None:
     for value in (0.0, 0.3, 1.0):
-        found = split(np.full(500, value))
-        check(found, 500)
+        found = checked(split, np.full(500, value))
         assert not found.separated and (found.high == 1).all()
     for n in range(6):
-        found = split(np.linspace(0, 1, n))
-        check(found, n)
-        assert n >= 4 or not found.separated
+        assert not checked(split, np.linspace(0, 1, n)).separated or n >= 4
     x = np.repeat([0.0, 1.0], 200)
-    found = split(x)
-    check(found, 400)
+    found = checked(split, x)
     assert found.separated and ((found.high >= 0.5) == (x == 1)).all()
     rng = np.random.default_rng(5)
     for n in (4, 7, 50, 400):
         for a, b in ((0.05, 0.05), (1, 1), (5, 0.1), (0.1, 5), (200, 200)):
-            check(split(rng.beta(a, b, n)), n)
-    check(split(np.append(np.full(999, 0.9), 0.1)), 1000)
+            checked(split, rng.beta(a, b, n))
+    checked(split, np.append(np.full(999, 0.9), 0.1))
+    for bad, word in ((np.nan, "finite"), (np.inf, "finite"), (-0.01, "minimum"), (1.01, "maximum")):
+        assert_raises(DataError, word, split, np.array([0.1, 0.2, bad, 0.5, 0.9]))
 
 
 def scaled(x: np.ndarray) -> np.ndarray:
     return (x - x.min()) / np.ptp(x)
 
 
-@BOTH
-def test_what_is_no_scaled_loss_is_refused(split: Splitter) -> None:
-    for bad, word in ((np.nan, "finite"), (np.inf, "finite"), (-0.01, "minimum"), (1.01, "maximum")):
-        assert_raises(DataError, word, split, np.array([0.1, 0.2, bad, 0.5, 0.9]))
-
-
 ONE_MODE: list[Callable[[np.random.Generator, int], np.ndarray]] = [
     *(lambda rng, n, width=width: rng.lognormal(0, width, n) for width in (0.3, 0.6, 1, 1.5)),
-    lambda rng, n: rng.exponential(1, n),
-    lambda rng, n: rng.gamma(2, 1, n),
-    lambda rng, n: rng.normal(0, 1, n),
     lambda rng, n: rng.standard_t(3, n),
     lambda rng, n: rng.random(n),
     lambda rng, n: np.maximum(rng.normal(0.5, 1, n), 0),
@@ -78,9 +68,7 @@ ONE_MODE: list[Callable[[np.random.Generator, int], np.ndarray]] = [
 def test_a_mode_with_a_tail_is_no_split(split: Splitter, mode: int) -> None:
     for n, seed in ((1000, 0), (40_000, 2)):
         x = scaled(ONE_MODE[mode](np.random.default_rng(seed), n))
-        for found in (split(x), split(1 - x)):
-            check(found, n)
-            assert not found.separated, n
+        assert not checked(split, x).separated and not checked(split, 1 - x).separated, n
 
 
 @pytest.mark.parametrize("share", [0.1, 0.7])
@@ -121,7 +109,6 @@ def beta_em(x: np.ndarray, iterations: int = 10) -> tuple[float, list[float], np
         weight = [s.mean() for s in shares]
         means = np.array([(s * x).sum() / s.sum() for s in shares])
         common = [m * (1 - m) / ((s * (x - m) ** 2).sum() / s.sum()) - 1 for s, m in zip(shares, means, strict=True)]
-
         resp = held(partial(two_betas, weight=weight, means=means, common=common), x, means)
     return float(weight[1]), means.tolist(), resp
 
@@ -154,35 +141,24 @@ def modes(n: int, clean: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return np.where(low, rng.beta(4, 36, n), rng.beta(30, 10, n)), low
 
 
-@KINDS
-@pytest.mark.parametrize("previous", [None, np.linspace(0, 1, 500)])
-def test_one_mode_leaves_the_previous_one_or_all_clean(kind: str, previous: np.ndarray | None) -> None:
-    losses = np.random.default_rng(2).beta(20, 80, 500)
-    split = guarded_split(losses, kind, previous)
-    assert split.refused == "losses do not separate into two modes"
-    expected = np.ones(500) if previous is None else previous
-    np.testing.assert_allclose(split.clean, expected, rtol=1e-6)
-    assert split.clean.dtype == np.float32
-
-
-@KINDS
-def test_a_share_that_jumps_is_refused(kind: str) -> None:
+@pytest.mark.parametrize("kind", ["gaussian", "beta"])
+def test_a_split_is_taken_only_where_it_is_plausible(kind: str) -> None:
+    one_mode = np.random.default_rng(2).beta(20, 80, 500)
+    for previous in (None, np.linspace(0, 1, 500)):
+        split = guarded_split(one_mode, kind, previous)
+        assert split.refused == "losses do not separate into two modes"
+        np.testing.assert_allclose(split.clean, np.ones(500) if previous is None else previous, rtol=1e-6)
+        assert split.clean.dtype == np.float32
     losses, low = modes(1000, 0.3)
-    before = np.arange(1000) < 800
+    before, near = (np.arange(1000) < clean for clean in (800, 500))
     split = guarded_split(losses, kind, before.astype(np.float32))
     assert "the share of clean pairs jumps from 80.0 % to 30" in split.refused
     np.testing.assert_array_equal(split.clean, before)
-    near = np.arange(1000) < 500
     taken = guarded_split(losses, kind, near.astype(np.float32))
     assert taken.refused is None and ((taken.clean > 0.5) == low).mean() > 0.99
     np.testing.assert_array_equal(taken.clean, guarded_split(losses, kind).clean)  # the previous one only guards
-
-
-@KINDS
-def test_nearly_nothing_on_one_side_is_refused(kind: str) -> None:
-    for share in (0.005, 0.999):
-        losses, _ = modes(4000, share)
-        split = guarded_split(losses, kind)
+    for share in (0.005, 0.999):  # nearly nothing on one side
+        split = guarded_split(modes(4000, share)[0], kind)
         assert split.refused is not None and (split.clean == 1).all()
 
 
@@ -205,25 +181,20 @@ def test_the_rate_is_that_of_the_lower_mode(share: float) -> None:
     assert find_density_minimum(rng.beta(20, 2, 5000)).at_most(0.5) == 0.5
 
 
-def test_what_is_no_correspondence_is_refused() -> None:
-    for bad in (np.nan, np.inf, -0.01, 1.01):
-        with pytest.raises(DataError):
-            find_density_minimum([0.5] * 30 + [bad])
-
-
 def test_one_mode_has_no_minimum_and_may_be_known_to_be_right() -> None:
     betas = [(20, 2, True), (12, 3, True), (6, 2, True), (2, 20, False), (2, 12, False), (5, 5, False), (1.3, 1, False)]
     for a, b, right in betas:
-        density_minimum = find_density_minimum(np.random.default_rng(0).beta(a, b, 5000))
-        assert not density_minimum.separated and density_minimum.lower_mode == 0.0
-        assert density_minimum.right == right
+        found = find_density_minimum(np.random.default_rng(0).beta(a, b, 5000))
+        assert not found.separated and found.lower_mode == 0.0 and found.right == right
 
 
-def test_equal_or_few_scores_tell_nothing() -> None:
+def test_equal_or_few_scores_tell_nothing_and_what_is_no_correspondence_is_refused() -> None:
     few = np.repeat([0.05, 0.1, 0.2, 0.3, 0.4, 0.75], [50, 50, 30, 20, 8, 2])  # two pairs are no mode
     for scores in [np.full(1000, v) for v in (0.0, 0.6, 1.0)] + [few] + [np.linspace(0, 1, n) for n in (0, 1, 19)]:
         found = find_density_minimum(scores)
         assert not found.separated and not found.right
+    for bad in (np.nan, np.inf, -0.01, 1.01):
+        assert_raises(DataError, "density minimum", find_density_minimum, [0.5] * 30 + [bad])
 
 
 # -- A noise rate and probabilities from null scores, on mixtures whose truth is known --------------------------------
@@ -245,49 +216,38 @@ def test_the_rate_and_the_probabilities_are_right(wrong: float, apart: float) ->
     assert found is not None and abs(found.noise_rate - is_wrong.mean()) < 0.03
     p = 1 - found(observed)
     bins = np.minimum((p * 10).astype(int), 9)
-    error = [abs((p - is_wrong)[bins == k].sum()) for k in range(10)]
-    assert sum(error) / len(p) < 0.03
+    assert sum(abs((p - is_wrong)[bins == k].sum()) for k in range(10)) / len(p) < 0.03
     odds = np.log(max(wrong, 1e-9) / max(1 - wrong, 1e-9))
     best = (observed < apart / 2 + odds / apart) != is_wrong
     assert ((p > 0.5) != is_wrong).mean() <= best.mean() + 0.015
-    if wrong == 0:
-        assert (p > 0.5).mean() <= 0.005
+    assert wrong or (p > 0.5).mean() <= 0.005
     assert (p > 0.5).sum() == (observed < found.threshold()).sum()
 
 
-def test_neither_unit_nor_origin_of_the_scores_counts() -> None:
+def test_probabilities_rise_strictly_beyond_what_was_seen_whatever_unit_and_origin_the_scores_have() -> None:
     observed, _, null = mixture(1000, 0.3)
     plain, mapped = ScoreProbability.of(observed, null), ScoreProbability.of(7 * observed - 3, 7 * null - 3)
     assert plain.noise_rate == pytest.approx(mapped.noise_rate, abs=1e-6)
-    np.testing.assert_allclose(plain(observed), mapped(7 * observed - 3), atol=1e-5)
-
-
-def test_the_threshold_lies_in_the_gap_of_few_pairs() -> None:
-    errors = []
-    for seed in range(12):
-        observed, is_wrong, null = mixture(200, 0.2, apart=7.0, seed=seed)
-        found = ScoreProbability.of(observed, null)
-        errors.append(int(((found(observed) < 0.5) != is_wrong).sum()))
-    assert sum(errors) <= 4  # by quantiles alone, 7
-
-
-def test_probabilities_rise_strictly_also_beyond_what_was_seen() -> None:
-    observed, _, null = mixture(500, 0.3)
-    found = ScoreProbability.of(observed, null)
     at = np.linspace(observed.min() - 2, observed.max() + 2, 400)
-    p = found(at)
+    p = plain(at)
+    np.testing.assert_allclose(p, mapped(7 * at - 3), atol=1e-5)
     assert (np.diff(p) > 0).all() and p.min() > 0 and p.max() < 1
 
 
-def test_few_pairs_tell_nothing() -> None:
-    assert ScoreProbability.of(np.zeros(LEAST_PAIRS - 1), np.zeros(1000)) is None
-    constant = ScoreProbability.of(np.zeros(200), np.zeros(800))
-    assert constant is not None and np.isfinite(constant(np.zeros(3))).all()
+def test_the_threshold_lies_in_the_gap_of_few_pairs() -> None:
+    errors = 0
+    for seed in range(12):
+        observed, is_wrong, null = mixture(200, 0.2, apart=7.0, seed=seed)
+        errors += ((ScoreProbability.of(observed, null)(observed) < 0.5) != is_wrong).sum()
+    assert errors <= 4  # by quantiles alone, 7
 
 
-def test_null_pairs_share_neither_image_nor_text() -> None:
+def test_null_pairs_share_neither_image_nor_text_and_few_pairs_tell_nothing() -> None:
     image_group, text_group = np.arange(300) // 3, np.arange(300) % 50
     image, text = null_pairs(image_group, text_group)
     assert len(image) > 1000
     assert (image_group[image] != image_group[text]).all() and (text_group[image] != text_group[text]).all()
     assert len(null_pairs(np.zeros(100, int), np.arange(100))[0]) == 0
+    assert ScoreProbability.of(np.zeros(LEAST_PAIRS - 1), np.zeros(1000)) is None
+    constant = ScoreProbability.of(np.zeros(200), np.zeros(800))
+    assert constant is not None and np.isfinite(constant(np.zeros(3))).all()

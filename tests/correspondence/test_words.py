@@ -74,13 +74,10 @@ def test_other_captions_of_an_image_do_not_make_its_words_unlikely() -> None:
     assert second > first - 0.002
 
 
-def test_words_change_the_order_of_matched_pairs_alone() -> None:
+def test_words_order_matched_pairs_alone_and_no_caption_is_above_a_longer_one_for_having_few() -> None:
     order, words = np.array([0.1, 0.2, 1.0, 2.0, 2.1]), np.array([0.9, 0.1, 0.9, 0.1, 0.9])
     found = reordered(order, words, 0.75)
     assert (found[:2] == order[:2]).all() and (np.argsort(found) == [0, 1, 3, 2, 4]).all()
-
-
-def test_a_short_caption_is_not_above_a_long_one_for_having_few_words() -> None:
     rng, length = np.random.default_rng(0), np.repeat([2, 12], 500)
     lowest = np.array([rng.normal(size=k).min() for k in length])
     found = ranks_by_length(lowest, length)

@@ -7,14 +7,16 @@ import pkgutil
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import yaml
 
 import cleanpairs
-from cleanpairs.cli import COMMANDS
+from cleanpairs.cli import COMMANDS, cli
 from cleanpairs.core import errors
 from cleanpairs.core.recipe import find_recipes
 from cleanpairs.core.registry import METHODS
@@ -24,6 +26,7 @@ from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
 REPO = Path(__file__).resolve().parents[2]
 DOCS = REPO / "docs"
 PAGES = sorted(p.relative_to(DOCS).as_posix() for p in DOCS.rglob("*.md"))
+EVERY_PAGE = [REPO / "README.md", *DOCS.rglob("*.md")]
 
 
 def read(page: str) -> str:
@@ -44,6 +47,11 @@ def table(text: str, heading: str) -> list[dict[str, str]]:
 
 def cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.strip().strip("|").split("|")]
+
+
+def occurrences(pattern: str | re.Pattern[str], files: Iterable[Path]) -> list[Any]:
+    """What the pattern finds in the files."""
+    return [found for file in files for found in re.findall(pattern, file.read_text(encoding="utf-8"))]
 
 
 # -- the site -------------------------------------------------------------------------------------------------------
@@ -73,15 +81,13 @@ def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_
     assert f'id="{cleanpairs._HOME["PairCleaner"]}.PairCleaner.fit"' in api
     built = list((tmp_path / "site").rglob("*.html"))
     assert len(built) > len(PAGES)
-    for page in built:
-        html = page.read_text(encoding="utf-8")
-        assert not re.findall(r'<(?:script|img|iframe)[^>]+src="(?:https?:)?//', html), page
-        assert not re.findall(r'<link[^>]+rel="stylesheet"[^>]+href="(?:https?:)?//', html), page
+    assert not occurrences(r'<(?:script|img|iframe)[^>]+src="(?:https?:)?//[^"]*', built)
+    assert not occurrences(r'<link[^>]+rel="stylesheet"[^>]+href="(?:https?:)?//[^"]*', built)
 
 
 def test_links_between_pages_and_from_the_readme_lead_somewhere() -> None:
     checked = 0
-    for file in [REPO / "README.md", *DOCS.rglob("*.md")]:
+    for file in EVERY_PAGE:
         text = re.sub(r"```.*?```|`[^`\n]*`", "", file.read_text(encoding="utf-8"), flags=re.DOTALL)
         for target in re.findall(r"\]\(([^)\s]+)\)", text):
             if not target.startswith(("http", "#", "mailto")):
@@ -93,16 +99,11 @@ def test_links_between_pages_and_from_the_readme_lead_somewhere() -> None:
 # -- what the pages say ---------------------------------------------------------------------------------------------
 
 
-def test_tests_that_pages_name_are_there() -> None:
-    pages = [*(DOCS / page for page in PAGES), *REPO.glob("*.md"), *REPO.glob("tools/*.py")]
-    named = {name for page in pages for name in re.findall(r"tests/[\w/]+\.py", page.read_text(encoding="utf-8"))}
+def test_tests_that_pages_name_and_what_docstrings_refer_to_are_there() -> None:
+    named = set(occurrences(r"tests/[\w/]+\.py", [*EVERY_PAGE, *REPO.glob("*.md"), *REPO.glob("tools/*.py")]))
     assert len(named) > 5 and not [name for name in named if not (REPO / name).exists()]
-
-
-def test_what_docstrings_refer_to_is_there() -> None:
-    found: set[str] = set()
-    for file in Path(cleanpairs.__file__).parent.rglob("*.py"):
-        found |= set(re.findall(r":(?:mod|class|func|data|meth|attr):`(cleanpairs[\w.]*)`", file.read_text("utf-8")))
+    modules = Path(cleanpairs.__file__).parent.rglob("*.py")
+    found = set(occurrences(r":(?:mod|class|func|data|meth|attr):`(cleanpairs[\w.]*)`", modules))
     assert len(found) > 60
     for name in sorted(found):
         pkgutil.resolve_name(name)
@@ -114,23 +115,21 @@ def test_every_public_name_and_what_docs_and_notebooks_import_is_in_the_referenc
     for name in listed:
         pkgutil.resolve_name(name)
     shown = {name.rpartition(".")[2] for name in listed}
-    files = [REPO / "README.md", *(REPO / "docs").rglob("*.md"), *(REPO / "notebooks").glob("*.ipynb")]
-    used: set[str] = set()
-    for file in files:
-        for names in re.findall(r"from cleanpairs[\w.]* import ([\w, ]+)", file.read_text(encoding="utf-8")):
-            used |= {name.split(" as ")[0].strip() for name in names.split(",")}
+    files = [*EVERY_PAGE, *(REPO / "notebooks").glob("*.ipynb")]
+    lines = occurrences(r"from cleanpairs[\w.]* import ([\w, ]+)", files)
+    used = {name.split(" as ")[0].strip() for names in lines for name in names.split(",")}
     assert len(used) > 20 and used <= shown, used - shown
 
 
 def test_the_table_of_errors_is_the_exceptions() -> None:
     rows = table(read("errors.md"), "# Errors and exit codes")
     said = {row["exception"].strip("`").split("`")[0]: row for row in rows if row["exception"].startswith("`")}
-    swept = 0
-    kinds = [errors.NotFittedError, errors.CleanpairsError, *errors.CleanpairsError.__subclasses__()]
-    for name, error in {kind.__name__: kind for kind in kinds if kind.__module__ == errors.__name__}.items():
-        assert said[name]["code"] == str(error.exit_code) and said[name]["printed as"] == f"`Error [{error.kind}]`"
-        swept += 1
-    assert swept == 8
+    kinds = {errors.NotFittedError, errors.CleanpairsError, *errors.CleanpairsError.__subclasses__()}
+    ours = [kind for kind in kinds if kind.__module__ == errors.__name__]
+    assert len(ours) == 8
+    for kind in ours:
+        told = said[kind.__name__]["code"], said[kind.__name__]["printed as"]
+        assert told == (str(kind.exit_code), f"`Error [{kind.kind}]`")
     codes = [int(row["code"]) for row in rows]
     assert codes == sorted(codes) and set(codes) == {*range(8), 129, 130, 143}
 
@@ -148,12 +147,9 @@ def test_the_table_of_methods_is_of_the_registry() -> None:
         assert not section or (section == name and f"##{name}\n" in headings), name
 
 
-def test_the_parameters_of_all_methods_are_described_in_the_class() -> None:
+def test_the_parameters_of_all_methods_and_the_columns_of_a_plan_are_described_in_the_class() -> None:
     shared = set(inspect.signature(PairCleaner).parameters)
     assert shared == set(re.findall(r"^(\w+) : ", str(PairCleaner.__doc__), re.M)) and len(shared) > 30
-
-
-def test_the_columns_of_a_plan_are_described() -> None:
     assert [name for name in PLAN_SCHEMA.names if f"``{name}``" not in str(RepairPlan.__doc__)] == []
 
 
@@ -170,35 +166,24 @@ def test_the_tables_of_the_pages_are_those_of_the_results() -> None:
     spec = importlib.util.spec_from_file_location("doc_tables", REPO / "tools" / "doc_tables.py")
     tool = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tool)
-    swept = 0
     for page in tool.PAGES:
         text = page.read_text(encoding="utf-8")
         assert tool.filled(text) == text, f"{page.name}: run python tools/doc_tables.py"
-        swept += len(tool.MARKED.findall(text))
-    assert swept > 20
+    assert len(occurrences(tool.MARKED, tool.PAGES)) > 20
     assert {row["method"] for row in tool.read("methods_photographs")} <= set(METHODS)
 
 
 def test_commands_and_options_that_the_docs_name_exist() -> None:
     """``cleanpairs COMMAND`` in every page and in the README, with the long options behind it."""
-    import click
-
-    from cleanpairs.cli import cli
-
     context, swept = click.Context(cli), 0
     shared = {option for parameter in cli.params for option in parameter.opts} | {"--help"}
-    for file in [REPO / "README.md", *DOCS.rglob("*.md")]:
-        for name, rest in re.findall(r"\bcleanpairs ([a-z]+)\b([^\n`|#;)]*)", file.read_text(encoding="utf-8")):
-            if name not in COMMANDS:
-                continue
-            command = cli.get_command(context, name)
-            known = {option for parameter in command.params for option in parameter.opts} | shared
-            used = set(re.findall(r"(?<=\s)--[a-z-]+[a-z]", rest.split("&&")[0]))
-            assert used <= known, f"{file.name}: cleanpairs {name}{rest}: {used - known}"
-            swept += 1
+    for name, rest in occurrences(r"\bcleanpairs ([a-z]+)\b([^\n`|#;)]*)", EVERY_PAGE):
+        if name not in COMMANDS:
+            continue
+        known = {option for parameter in cli.get_command(context, name).params for option in parameter.opts} | shared
+        used = set(re.findall(r"(?<=\s)--[a-z-]+[a-z]", rest.split("&&")[0]))
+        assert used <= known, f"cleanpairs {name}{rest}: {used - known}"
+        swept += 1
     assert swept > 60
-
-
-def test_the_readme_begins_with_the_two_commands() -> None:
-    commands = re.findall(r"^    (\S.*)$", (REPO / "README.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
-    assert commands[:2] == ["make demo", "make test"]
+    commands = re.findall(r"^    (\S.*)$", EVERY_PAGE[0].read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert commands[:2] == ["make demo", "make test"]  # with which the README begins

@@ -7,7 +7,6 @@ from typing import Any
 
 import fsspec
 import numpy as np
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -16,7 +15,12 @@ from tests.helpers import embedding_folder
 
 from .conftest import fewer_repairs
 
-PAGE = Path(__file__).parents[2] / "docs" / "tutorial.md"
+PAGES = Path(__file__).parents[2] / "docs"
+
+
+def blocks(text: str, *kinds: str) -> list[tuple[str, str]]:
+    """Kind and text of the blocks of these kinds, in their order."""
+    return re.findall(rf"```({'|'.join(kinds)})\n(.*?)```", text, flags=re.DOTALL)
 
 
 def shape(line: str) -> str:
@@ -33,25 +37,21 @@ OF_THE_DATA = re.compile(r"^(@|- |\+ |\(JPEG|dropped:|its |no candidate|[a-z ]+(
 def test_every_block_runs(tmp_path: Path, monkeypatch: Any, capfd: Any, run: Callable[..., str]) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
-    blocks = re.findall(r"```(python|sh|text)\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
-    assert [kind for kind, _ in blocks].count("sh") == 5
-    printed: list[str] = []
-    compared = 0
-    for kind, block in blocks:
+    found = blocks((PAGES / "tutorial.md").read_text(encoding="utf-8"), "python", "sh", "text")
+    assert [kind for kind, _ in found].count("sh") == 5
+    printed, compared = list[str](), 0
+    for kind, block in found:
         if kind == "python":
-            exec(compile(block, str(PAGE), "exec"), {})
+            exec(compile(block, "tutorial.md", "exec"), {})
             printed = capfd.readouterr().out.splitlines()
-            continue
-        if kind == "text":
+        elif kind == "sh":
+            printed = [line for command in block.strip().splitlines() for line in run(command).splitlines()]
+        else:
             seen = {shape(line) for line in printed}
             for line in map(str.strip, block.splitlines()):
                 if line and line != "..." and not OF_THE_DATA.match(line):
                     assert shape(line) in seen, line
                     compared += 1
-            continue
-        printed = []
-        for line in block.strip().splitlines():
-            printed += run(line).splitlines()
     assert compared > 40
     assert len(printed) == 5 and all(re.match(r"0\.\d{3}  \d{4}\.jpg  .", line) for line in printed)  # the worst five
     clean = pq.read_table("clean.parquet")
@@ -63,35 +63,30 @@ def test_every_block_runs(tmp_path: Path, monkeypatch: Any, capfd: Any, run: Cal
 # -- The walk-through of docs/repair.md, block by block: review, edit, apply, undo ------------------------------------
 
 
-REPAIR = Path(__file__).parents[2] / "docs" / "repair.md"
-
-
 @pytest.mark.usefixtures("with_fewer_pictures", "fewer_epochs")
 def test_the_walkthrough_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[..., str]) -> None:
-    section = REPAIR.read_text(encoding="utf-8").split("## Walk-through")[1].split("\n## ")[0]
-    blocks = re.findall(r"```(python|sh)\n(.*?)```", section, flags=re.DOTALL)
-    assert [kind for kind, _ in blocks] == ["python", "sh", "python", "sh"]
+    page = (PAGES / "repair.md").read_text(encoding="utf-8")
+    found = blocks(page.split("## Walk-through")[1].split("\n## ")[0], "python", "sh")
+    assert [kind for kind, _ in found] == ["python", "sh", "python", "sh"]
     monkeypatch.chdir(tmp_path)
     printed: list[str] = []
-    for kind, block in blocks:
+    for kind, block in found:
         if kind == "python":
-            exec(compile(fewer_repairs(block), str(REPAIR), "exec"), {})
-            continue
-        printed += map(run, block.strip().splitlines())
+            exec(compile(fewer_repairs(block), "repair.md", "exec"), {})
+        else:
+            printed += map(run, block.strip().splitlines())
     before, after = pq.read_table("noisy.parquet"), pq.read_table("original.parquet")
     assert after.equals(before, check_metadata=True)
     clean = pq.read_table("clean.parquet")
-    assert pc.sum(pc.equal(clean["action"], "recaption")).as_py() == 1
-    assert "a drawing that somebody looked at" in clean["caption"].to_pylist()
-    assert pc.sum(pc.equal(clean["action"], "rematch_text")).as_py() > 0
-    assert len(clean) < len(before)
+    assert "a drawing that somebody looked at" in clean["caption"].to_pylist() and len(clean) < len(before)
+    actions = clean["action"].to_pylist()
+    assert actions.count("recaption") == 1 and actions.count("rematch_text") > 0
     assert "new caption" in printed[-2]
 
 
 # -- docs/clip_vectors.md: every command and every line of Python in it runs, on vectors of a hundred pairs -----------
 
 
-VECTORS = Path(__file__).parents[2] / "docs" / "clip_vectors.md"
 BENCH = "--seeds 1 --set crcl.epochs=1 --set crcl.refine_epochs=[]"
 SHORT = {"fit": "--set epochs=2 --set label_epochs=2", "bench": BENCH}
 
@@ -110,15 +105,14 @@ def files(folder: Path) -> None:
 def test_every_command_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[..., str]) -> None:
     monkeypatch.chdir(tmp_path)
     files(tmp_path)
-    page = VECTORS.read_text(encoding="utf-8")
+    page = (PAGES / "clip_vectors.md").read_text(encoding="utf-8")
     commands = re.findall(r"^    (cleanpairs (\w+).*)$", page, flags=re.MULTILINE)
     assert len(commands) >= 10
     for line, name in commands:
         out = run(f"{line.replace('s3://', 'memory://')} {SHORT.get(name, '')}")
-        if name == "fit":
-            assert "of the data, both sides" in out, line
+        assert name != "fit" or "of the data, both sides" in out, line
     kept = pq.read_table("clean.parquet").to_pylist()
     ids = {f"{a:016x}{b:016x}" for a, b in np.load("ids.npy").tolist()}
     assert ids == {row["uid"] for row in kept if row["action"] == "keep"} and len(ids) > N / 2
-    for block in re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL):
-        exec(compile(block.replace("Auto()", "Auto(epochs=2, label_epochs=2)"), str(VECTORS), "exec"), {})
+    for _, block in blocks(page, "python"):
+        exec(compile(block.replace("Auto()", "Auto(epochs=2, label_epochs=2)"), "clip_vectors.md", "exec"), {})

@@ -1,10 +1,7 @@
 """Score, rematch and export on a Ray cluster of two machines, which lose workers and a machine: as one process does."""
 
-import importlib
 import importlib.util
 import os
-import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +21,7 @@ from cleanpairs.export import writing
 from cleanpairs.ops import search
 from cleanpairs.repair.settings import RepairSettings
 from tests.commands.test_rematch import fit, write
-from tests.engine.conftest import WORKS
+from tests.engine.squares import Squares, allowed_deaths
 from tests.engine.test_job import PARTITIONS, WHOLE, text
 from tests.helpers import assert_raises
 
@@ -35,51 +32,43 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Two machines with a processor each, which know the module ``squares_for_ray``."""
+def cluster() -> Iterator[Any]:
+    """Two machines with a processor each, whose workers find this repository."""
     import ray
     from ray.cluster_utils import Cluster
 
-    folder = tmp_path_factory.mktemp("modules")
-    (folder / "squares_for_ray.py").write_text(WORKS)
-    sys.path.insert(0, str(folder))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OMP_NUM_THREADS", "1")  # the last bit of a sum depends on the threads that add it up
         machine = {"num_cpus": 1, "object_store_memory": 100 * 2**20}
         found = Cluster(initialize_head=True, head_node_args={**machine, "include_dashboard": False})
         found.add_node(**machine)
-        path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
+        path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
         ray.init(found.address, log_to_driver=False, runtime_env={"env_vars": {"PYTHONPATH": path}})
         yield found
         ray.shutdown()
         found.shutdown()
-    sys.path.remove(str(folder))
 
 
 @pytest.fixture
 def deaths(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Of whatever runs on Ray a worker is killed as soon as a partition is finished; the workers killed."""
+    """Of whatever runs on Ray the newest worker is killed as soon as a partition is finished; the workers killed."""
+    import psutil
+
     run, killed = RayEngine.run, []
 
     def killing(self: RayEngine, work: Any, partitions: Any, folder: Path) -> Iterator[Any]:
         for i, finished in enumerate(run(self, work, partitions, folder)):
             if not i and len(partitions) > 1:
-                killed.append(kill_a_worker())
+                workers = (
+                    p for p in psutil.Process().children(recursive=True) if p.name().startswith("ray::MapWorker")
+                )
+                newest = max(workers, key=lambda process: process.create_time())
+                newest.kill()
+                killed.append(newest.pid)
             yield finished
 
     monkeypatch.setattr(RayEngine, "run", killing)
     return killed
-
-
-def kill_a_worker() -> int:
-    """The newest actor below this process."""
-    import psutil
-
-    children = psutil.Process().children(recursive=True)
-    workers = [child for child in children if child.name().startswith("ray::MapWorker")]
-    newest = max(workers, key=lambda child: child.create_time())
-    os.kill(newest.pid, signal.SIGKILL)
-    return int(newest.pid)
 
 
 @pytest.mark.usefixtures("cluster")
@@ -112,20 +101,15 @@ def test_score_rematch_and_export_are_those_of_one_process_though_workers_die(
 def test_a_partition_that_kills_every_worker_is_given_up_errors_keep_their_kind_and_a_machine_may_go(
     tmp_path: Path, cluster: Any
 ) -> None:
-    works, folder = importlib.import_module("squares_for_ray"), tmp_path / "job"
+    folder, deaths = tmp_path / "job", allowed_deaths(tmp_path / "deaths", 99)
 
     def run(work: Any) -> Any:
         return run_partitions(work, PARTITIONS, folder, job="a", engine=make_engine("ray", workers=2))
 
-    tokens = tmp_path / "deaths"
-    tokens.mkdir()
-    for i in range(99):
-        (tokens / str(i)).write_text("")
-    assert_raises(ResourceError, r"partition 4 .*died 4 times", run, works.Squares(dies=4, times=str(tokens)))
-    assert len(list(tokens.iterdir())) == 95
-    assert_raises(DataError, "no row 7", run, works.Squares(refuses=4))
+    assert_raises(ResourceError, r"partition 4 .*died 4 times", run, Squares(dies=4, times=deaths))
+    assert len(list(deaths.iterdir())) == 95
+    assert_raises(DataError, "no row 7", run, Squares(refuses=4))
     cluster.remove_node(cluster.worker_nodes.copy().pop())
-    done = run(works.Squares())
-    assert [f.number for f in done] == [0, 1, 2, 3, 4]
+    assert [f.number for f in run(Squares())] == [0, 1, 2, 3, 4]
     assert text(folder) == WHOLE
     assert not list(folder.glob("*.attempts"))

@@ -47,26 +47,25 @@ def test_of_equal_scores_all_are_kept_and_count(step: int) -> None:
     assert cut.share is not None and cut.share.value <= 0.05 and cut.share.high <= 0.075
 
 
-def test_purity_is_refused_where_it_cannot_be_known(scored: tuple[np.ndarray, np.ndarray, Calibration]) -> None:
-    y, _, calibration = scored
-    assert_raises(RefusedError, "no calibrated probabilities", cut_at, y, None, "crcl", max_wrong=0.05, keep=None)
-    assert_raises(RefusedError, "of no 30 pairs", cut_at, y, calibration, "auto", max_wrong=1e-5, keep=None)
-
-
 def test_a_share_is_kept_by_any_score(scored: tuple[np.ndarray, np.ndarray, Calibration]) -> None:
     y, _, calibration = scored
     cut = cut_at(np.linspace(0, 1, 50), None, "crcl", max_wrong=None, keep=0.8)
     assert cut == Cut(cut.threshold, 40, 50, None, None) and "undetermined" in str(cut)
     known = cut_at(y, calibration, "auto", max_wrong=None, keep=0.5)
     assert known.kept == 3000 and known.share is not None
-    with pytest.raises(ConfigError, match="a loaded model has none; give `correspondence`"):
-        cut_at(np.empty(0), None, "crcl", max_wrong=None, keep=0.5)
-    with pytest.raises(DataError, match=r"in \[0, 1\], found 40 to 90"):
-        cut_at(np.array([40, 90]), None, "crcl", max_wrong=None, keep=0.5)
     assert cut_at(np.full(9, 0.7), None, "crcl", max_wrong=None, keep=0.5).kept == 9  # equal ones are all kept
 
 
-def test_what_is_out_of_range_is_named() -> None:
-    for asked in ({}, {"max_wrong": 0.1, "keep": 0.5}, {"keep": 0.0}, {"keep": 1.1}, {"max_wrong": 1.0}):
-        with pytest.raises(ConfigError, match=r"keep|max_wrong"):
-            cut_at(np.linspace(0, 1, 50), None, "crcl", **{"max_wrong": None, "keep": None, **asked})  # type: ignore[arg-type]
+def test_what_is_out_of_range_or_cannot_be_known_is_refused(
+    scored: tuple[np.ndarray, np.ndarray, Calibration],
+) -> None:
+    y, _, calibration = scored
+    wrong = ({}, {"max_wrong": 0.1, "keep": 0.5}, {"keep": 0.0}, {"keep": 1.1}, {"max_wrong": 1.0})
+    for given, known, asked, error, said in (
+        *((y, None, asked, ConfigError, "keep|max_wrong") for asked in wrong),
+        (np.empty(0), None, {"keep": 0.5}, ConfigError, "a loaded model has none; give `correspondence`"),
+        (np.array([40, 90]), None, {"keep": 0.5}, DataError, r"in \[0, 1\], found 40 to 90"),
+        (y, None, {"max_wrong": 0.05}, RefusedError, "no calibrated probabilities"),
+        (y, calibration, {"max_wrong": 1e-5}, RefusedError, "of no 30 pairs"),
+    ):
+        assert_raises(error, said, cut_at, given, known, "crcl", **{"max_wrong": None, "keep": None, **asked})

@@ -4,6 +4,7 @@ import json
 import shutil
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,21 +28,21 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def copy(saved: Path, tmp_path: Path) -> Path:
-    folder = tmp_path / "model"
-    folder.mkdir()
-    for name in FILES:
-        (folder / name).write_bytes((saved / name).read_bytes())
-    return folder
+    return Path(shutil.copytree(saved, tmp_path / "model"))
 
 
-def test_it_holds_four_files_that_cannot_run(saved: Path) -> None:
+def edit(copy: Path, name: str = "config.json", **changes: Any) -> None:
+    """Let a JSON file of the model say something else."""
+    (copy / name).write_text(json.dumps({**json.loads((copy / name).read_text()), **changes}))
+
+
+def test_it_holds_four_files_that_cannot_run_and_is_loaded_without_a_draw(saved: Path) -> None:
     assert sorted(p.name for p in saved.iterdir()) == sorted(FILES)
     for name in ("config.json", "vocabulary.json"):
         json.loads((saved / name).read_text(), parse_constant=lambda c: pytest.fail(f"{c} is no JSON"))
-
-
-def test_captions_of_unknown_words_are_scored_with_a_warning(saved: Path) -> None:
+    state = torch.get_rng_state()
     model = load_estimator(saved)
+    assert torch.equal(torch.get_rng_state(), state)
     features = np.random.default_rng(1).normal(size=(4, 4)).astype(np.float32)
     with pytest.warns(UserWarning, match="does not know 100 % of the words"):
         model.score_pairs(Pairs.from_arrays(["新 款"] * 4, features=features))
@@ -64,8 +65,6 @@ def test_damage_is_named(copy: Path, name: str, damage: str) -> None:
 
 
 GONE = object()
-
-
 NO_NUMBER = (float("nan"), float("inf"), -0.1, 1.5, "0.5")
 
 
@@ -87,13 +86,6 @@ def test_a_config_that_makes_no_model(copy: Path, key: str, values: tuple[object
         assert_raises(DataError, f"its {key.rstrip('_')} is" if within else "model", load_estimator, copy)
 
 
-def test_files_of_two_models(copy: Path) -> None:
-    vocabulary = json.loads((copy / "vocabulary.json").read_text())
-    vocabulary["vocabulary"].append("more")
-    (copy / "vocabulary.json").write_text(json.dumps(vocabulary))
-    assert_raises(DataError, "not of one model", load_estimator, copy)
-
-
 def test_another_method_is_said_and_a_run_directory_is_its_model(saved: Path, tmp_path: Path) -> None:
     assert_raises(DataError, "holds InfoNCE, not CRCL", CRCL.from_pretrained, saved)
     for nothing in (tmp_path / "nowhere", tmp_path):
@@ -106,24 +98,13 @@ def test_another_method_is_said_and_a_run_directory_is_its_model(saved: Path, tm
     assert InfoNCE.from_pretrained(tmp_path).threshold_ == InfoNCE.from_pretrained(saved).threshold_
 
 
-def test_loading_leaves_the_callers_random_state_alone(saved: Path) -> None:
-    torch.manual_seed(3)
-    want = torch.rand(2)
-    torch.manual_seed(3)
-    load_estimator(saved)
-    assert torch.equal(torch.rand(2), want)
-
-
-def test_a_model_of_another_version_is_refused_by_its_number(copy: Path) -> None:
-    config = json.loads((copy / "config.json").read_text())
-    config["parameters"]["cross_fit"] = 0  # one that is gone
-    config["cleanpairs"] = "0.0.9"
-    (copy / "config.json").write_text(json.dumps(config))
-    with pytest.raises(
-        DataError, match=r"written by cleanpairs 0\.0\.9, whose InfoNCE has settings .*: cross_fit; fit again"
-    ):
-        load_estimator(copy)
-    config["format"] = 1
-    (copy / "config.json").write_text(json.dumps(config))
-    with pytest.raises(DataError, match=r"of cleanpairs 0\.0\.9, of the format 1; this version reads 5: fit again"):
-        load_estimator(copy)
+def test_files_of_two_models_and_a_model_of_another_version_are_refused(copy: Path) -> None:
+    words, parameters = (json.loads((copy / f"{name}.json").read_text()) for name in ("vocabulary", "config"))
+    edit(copy, "vocabulary.json", vocabulary=[*words["vocabulary"], "more"])
+    assert_raises(DataError, "not of one model", load_estimator, copy)
+    edit(copy, parameters=parameters["parameters"] | {"cross_fit": 0}, cleanpairs="0.0.9")  # one that is gone
+    told = r"written by cleanpairs 0\.0\.9, whose InfoNCE has settings .*: cross_fit; fit again"
+    assert_raises(DataError, told, load_estimator, copy)
+    edit(copy, format=1)
+    told = r"of cleanpairs 0\.0\.9, of the format 1; this version reads 5: fit again"
+    assert_raises(DataError, told, load_estimator, copy)

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from cleanpairs import Auto, InfoNCE, Pairs, ScorePairs, apply_noise, inject_noise, load_pairs
+from cleanpairs import Auto, InfoNCE, Pairs, ScorePairs, apply_noise, inject_noise
 from cleanpairs.commands.score import score_stream
 from cleanpairs.estimators.null_threshold import BLOCK, BLOCKS, spread_blocks
 from tests.conftest import Command
+from tests.helpers import write_table
 
 WORDS = [f"word{k}" for k in range(40)]
 
@@ -29,32 +29,34 @@ def pairs_of(n: int, seed: int) -> Pairs:
     return Pairs.from_arrays(captions, features=features)
 
 
+def with_noise(n: int, seed: int, rate: float) -> tuple[Pairs, np.ndarray]:
+    """Pairs with mismatched captions, and which they are."""
+    clean = pairs_of(n, seed)
+    noise = inject_noise(clean, rate, seed=0)
+    return apply_noise(clean, noise), noise.mismatched
+
+
 @pytest.fixture(scope="module")
 def model() -> Auto:
     """It knows 300 pairs, of which 30 % were mismatched, better than any others."""
-    clean = pairs_of(300, 0)
     small = Auto(dim=64, epochs=16, lr=4e-3, batch_size=32, backbone="mlp", random_state=0, require_dependence=False)
-    return small.fit(apply_noise(clean, inject_noise(clean, 0.3, seed=0)))
+    return small.fit(with_noise(300, 0, 0.3)[0])
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.4])
 def test_few_clean_pairs_are_flagged_and_most_mismatched_ones(model: Auto, rate: float) -> None:
     clean = pairs_of(600, 1)
     noise = inject_noise(clean, rate, seed=2)
-    pairs = apply_noise(clean, noise)
-    scores = model.score_pairs(pairs)
-    flagged = model.predict(pairs)
-    by_fit = scores < model.threshold_
-    assert by_fit[~noise.mismatched].mean() > 0.5  # the threshold of the fit is that of pairs known by heart
-    assert flagged[~noise.mismatched].mean() < 0.15
-    if rate:
-        assert flagged[noise.mismatched].mean() > 0.5
-    unseen = model._threshold_of(model._embed(pairs), scores)
+    pairs, wrong = apply_noise(clean, noise), noise.mismatched
+    scores, flagged, unseen = model.score_pairs(pairs), model.predict(pairs), model.own_threshold(pairs)
+    assert (scores < model.threshold_)[~wrong].mean() > 0.5  # the threshold of the fit is of pairs known by heart
+    assert flagged[~wrong].mean() < 0.15
     share = unseen.noise_rate
     assert share.low <= rate <= share.high or (rate == 0.4 and np.isnan(share.value))  # said to be undetermined
     assert unseen.matched(scores).mean() == pytest.approx(1 - rate, abs=0.15)
     plan = model.rematch(pairs)
     if rate:
+        assert flagged[wrong].mean() > 0.5
         repaired = plan.to_pandas().query("action == 'rematch_text'")
         right = [clean.captions[i] == caption for i, caption in zip(repaired.pair_id, repaired.caption, strict=True)]
         assert len(right) > 10 and -0.1 < np.mean(right) - repaired.confidence.mean() < 0.3, np.mean(right)
@@ -64,31 +66,23 @@ def test_few_clean_pairs_are_flagged_and_most_mismatched_ones(model: Auto, rate:
 
 
 def test_pairs_of_the_fit_too_few_pairs_and_foreign_ones_have_the_threshold_of_the_fit(model: Auto) -> None:
-    clean = pairs_of(300, 0)
-    own = apply_noise(clean, inject_noise(clean, 0.3, seed=0))
-    assert model._threshold_of(model._embed(own), model.score_pairs(own)) is None
-    few = pairs_of(60, 3)
-    assert model._threshold_of(model._embed(few), model.score_pairs(few)) is None
     captions, features = rows(300, 4)
     foreign = Pairs.from_arrays(captions, features=features[np.random.default_rng(0).permutation(300)])
-    assert model._threshold_of(model._embed(foreign), model.score_pairs(foreign)) is None  # no better than random pairs
+    few = pairs_of(60, 3)
+    for pairs in (with_noise(300, 0, 0.3)[0], few, foreign):  # the last ones score no better than random pairs
+        assert model.own_threshold(pairs) is None
     np.testing.assert_array_equal(model.predict(few), model.score_pairs(few) < model.threshold_)
     y = np.where(np.arange(60) < 12, 0.1, 0.9)
-    assert model.explainer(few, correspondence=y).threshold == model.threshold_
-    assert model.rematch(few, correspondence=y).threshold == model.threshold_
+    for asked in (model.explainer, model.rematch):
+        assert asked(few, correspondence=y).threshold == model.threshold_
 
 
 @pytest.mark.parametrize("new", [100, 600])
 def test_pairs_of_the_fit_do_not_count_for_the_threshold_of_new_ones(model: Auto, new: int) -> None:
     """A second version of the data has the first in it."""
-    captions, features, wrong = [], [], []
-    for n, seed in ((300, 0), (new, 1)):
-        clean = pairs_of(n, seed)
-        noise = inject_noise(clean, 0.3, seed=0)
-        captions += apply_noise(clean, noise).captions
-        features.append(rows(n, seed)[1])
-        wrong.append(noise.mismatched)
-    pairs, mismatched = Pairs.from_arrays(captions, features=np.concatenate(features)), np.concatenate(wrong)
+    (old, of_old), (more, of_more) = with_noise(300, 0, 0.3), with_noise(new, 1, 0.3)
+    features = np.concatenate([pairs.images.array()[:, 0] for pairs in (old, more)])
+    pairs, mismatched = Pairs.from_arrays(old.captions + more.captions, features=features), np.append(of_old, of_more)
     unseen, flagged = model.own_threshold(pairs), model.predict(pairs)
     assert unseen is not None and np.isnan(unseen.noise_rate.value)
     assert flagged[~mismatched].mean() < 0.15 < 0.5 < flagged[mismatched].mean()
@@ -105,32 +99,23 @@ def test_a_stream_has_the_threshold_of_the_whole(model: Auto, tmp_path: Path, co
     captions, features = rows(500, 5)
     moved = np.r_[np.roll(np.arange(150), 1), np.arange(150, 500)]
     table = pa.table({"caption": [captions[k] for k in moved], "image_features": list(features)})
-    pq.write_table(table, tmp_path / "data.parquet")
-    saved = model.save_pretrained(tmp_path / "run" / "model")
-    pairs = load_pairs(tmp_path / "data.parquet")
-    unseen = model._threshold_of(model._embed(pairs), model.score_pairs(pairs))
-    found = score_stream(saved, tmp_path / "data.parquet", tmp_path / "scores.parquet")
+    data = write_table(tmp_path / "data.parquet", table)
+    saved, unseen = model.save_pretrained(tmp_path / "run" / "model"), model.own_threshold(data)
+    found = score_stream(saved, data, tmp_path / "scores.parquet")
     assert found.threshold == pytest.approx(unseen.threshold, rel=1e-4) and 120 < found.flagged < 220
-    assert found.noise_rate is not None and found.noise_rate.low < 0.3 < found.noise_rate.high
+    assert found.noise_rate.low < 0.3 < found.noise_rate.high
     result = {"pairs": 300, "flagged": 0, "threshold": model.threshold_}
     (tmp_path / "run" / "run.json").write_text(json.dumps({"status": "complete", "result": result}))
     code, out, err = command("score", "run", "data.parquet", "--out", "again.parquet")
     assert code == 0 and "threshold: by random pairs of this data" in out and "mismatched: 0." in out and not err
     scored = ScorePairs(tmp_path / "run", threshold=found.threshold)(table)
     assert sum(scored["is_mismatch"].to_pylist()) == found.flagged
-
-
-def test_many_rows_with_lists_have_the_same_threshold_in_memory_and_in_a_stream(model: Auto, tmp_path: Path) -> None:
-    size = 2400
-    captions, features = rows(size, 8)
-    wrong = np.r_[np.roll(np.arange(size // 4), 1), np.arange(size // 4, size)]
-    lists = [[captions[k], f"{captions[k]} too"] for k in wrong]
-    table = pa.table({"caption": lists, "image_features": list(features)})
-    pq.write_table(table, tmp_path / "data.parquet", row_group_size=1000)
-    unseen = model.own_threshold(tmp_path / "data.parquet")
-    saved = model.save_pretrained(tmp_path / "model")
-    found = score_stream(saved, tmp_path / "data.parquet", tmp_path / "scores.parquet")
-    assert unseen is not None and found.threshold == pytest.approx(unseen.threshold, rel=1e-3)
+    captions, features = rows(2400, 8)  # several row groups, of rows with lists of captions
+    wrong = np.r_[np.roll(np.arange(600), 1), np.arange(600, 2400)]
+    columns = {"caption": [[captions[k], f"{captions[k]} too"] for k in wrong], "image_features": list(features)}
+    data = write_table(tmp_path / "lists.parquet", columns, row_group_size=1000)
+    found = score_stream(saved, data, tmp_path / "scores_of_lists.parquet")
+    assert found.threshold == pytest.approx(model.own_threshold(data).threshold, rel=1e-3)
 
 
 def test_new_vectors_have_a_threshold_of_their_own(tmp_path: Path) -> None:
@@ -146,9 +131,8 @@ def test_new_vectors_have_a_threshold_of_their_own(tmp_path: Path) -> None:
     assert unseen is not None and unseen.noise_rate.low < 0.25 < unseen.noise_rate.high
     assert (model.predict(new) == wrong).mean() > 0.95
     columns = {"image_features": list(images[500:]), "text_features": list(texts[500:])}
-    pq.write_table(pa.table({"caption": [f"caption {i}" for i in range(400)]} | columns), tmp_path / "new.parquet")
-    saved = model.save_pretrained(tmp_path / "model")
-    found = score_stream(saved, tmp_path / "new.parquet", tmp_path / "scores.parquet")
+    data = write_table(tmp_path / "new.parquet", {"caption": [f"caption {i}" for i in range(400)]} | columns)
+    found = score_stream(model.save_pretrained(tmp_path / "model"), data, tmp_path / "scores.parquet")
     assert found.flagged == model.predict(new).sum() and found.threshold == pytest.approx(unseen.threshold, rel=1e-4)
     knows = Auto(random_state=0).fit(new)
     loaded = Auto.from_pretrained(knows.save_pretrained(tmp_path / "knows"))
@@ -164,11 +148,9 @@ def test_new_vectors_have_a_threshold_of_their_own(tmp_path: Path) -> None:
 
 
 def test_a_model_that_compares_words_with_regions_is_scored_in_a_stream(tmp_path: Path) -> None:
-    captions, features = rows(120, 0)
     small = {"dim": 8, "dim_word": 8, "dim_sim": 4, "epochs": 1, "batch_size": 16, "require_dependence": False}
-    local = InfoNCE(backbone="sgr", text_encoder="words", **small)
-    local.fit(Pairs.from_arrays(captions, features=features))
+    local = InfoNCE(backbone="sgr", text_encoder="words", **small).fit(pairs_of(120, 0))
     captions, features = rows(100, 9)
-    pq.write_table(pa.table({"caption": captions, "image_features": list(features)}), tmp_path / "data.parquet")
-    found = score_stream(local.save_pretrained(tmp_path / "model"), tmp_path / "data.parquet", tmp_path / "s.parquet")
+    data = write_table(tmp_path / "data.parquet", {"caption": captions, "image_features": list(features)})
+    found = score_stream(local.save_pretrained(tmp_path / "model"), data, tmp_path / "s.parquet")
     assert found.pairs == 100 and found.noise_rate is None and found.threshold == local.threshold_

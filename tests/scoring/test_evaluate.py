@@ -13,15 +13,13 @@ from tests.helpers import assert_raises, unit
 
 def by_counting(S: np.ndarray, owner: np.ndarray) -> list[float]:
     """Ties and what is no number count against us, one query after the other."""
-    ranks_i, ranks_t = [], []
-    for i in np.unique(owner):
-        best = S[i, owner == i].max()
-        ranks_i.append(sum(not S[i, t] < best - np.float32(1e-6) for t in np.flatnonzero(owner != i)))
-        ranks_i[-1] = ranks_i[-1] if np.isfinite(best) else 10**9
-    for t, i in enumerate(owner):
-        ranks_t.append(sum(not S[k, t] < S[i, t] - np.float32(1e-6) for k in range(len(S)) if k != i))
-        ranks_t[-1] = ranks_t[-1] if np.isfinite(S[i, t]) else 10**9
-    return [100 * float(np.mean([rank < k for rank in ranks])) for ranks in (ranks_i, ranks_t) for k in (1, 5, 10)]
+
+    def rank(right: float, others: np.ndarray) -> float:
+        return sum(not other < right - np.float32(1e-6) for other in others) if np.isfinite(right) else np.inf
+
+    of_images = [rank(S[i, owner == i].max(), S[i, owner != i]) for i in np.unique(owner)]
+    of_texts = [rank(S[i, t], np.delete(S[:, t], i)) for t, i in enumerate(owner)]
+    return [100 * float(np.mean(np.array(ranks) < k)) for ranks in (of_images, of_texts) for k in (1, 5, 10)]
 
 
 def figures(found: Recall) -> list[float]:
@@ -71,21 +69,15 @@ def test_a_models_recall_in_folds_is_the_mean_over_its_parts(backbone: str) -> N
     assert_raises(DataError, "1 to 40 folds", model.evaluate, pairs, folds=41)
 
 
-def test_an_image_without_a_caption_is_no_query() -> None:
-    rng = np.random.default_rng(1)
-    z_image, z_text = (unit(rng.normal(size=(n, 8))) for n in (6, 4))
-    owner = np.array([0, 2, 2, 5])
-    got = recall(z_image, z_text, owner)
-    want = by_counting(z_image @ z_text.T, owner)
-    assert [got.i2t_r1, got.t2i_r1, got.t2i_r5] == pytest.approx([want[0], want[3], want[4]])
-
-
 @pytest.mark.parametrize("dim", [7, 64, 512, 1024])
-def test_ties_count_against_us(dim: int) -> None:
+def test_ties_count_against_us_and_an_image_without_a_caption_is_no_query(dim: int) -> None:
     """A collapsed model gives every pair one similarity, whatever rounding says: it finds nothing."""
-    z = unit(np.random.default_rng(2).normal(size=(1, dim)))
-    same = np.repeat(z, 30, axis=0)
+    rng = np.random.default_rng(2)
+    same = np.repeat(unit(rng.normal(size=(1, dim))), 30, axis=0)
     assert recall(same, same, np.arange(30)).rsum == 0.0
+    z_image, z_text = (unit(rng.normal(size=(n, dim))) for n in (6, 4))
+    owner = np.array([0, 2, 2, 5])
+    assert figures(recall(z_image, z_text, owner)) == pytest.approx(by_counting(z_image @ z_text.T, owner))
 
 
 def test_detection_is_scikit_learns() -> None:
@@ -99,7 +91,7 @@ def test_detection_is_scikit_learns() -> None:
     assert (found.precision, found.recall, found.f1) == pytest.approx((precision, share, f1))
 
 
-def test_quarantined_pairs_and_those_of_unknown_truth_are_left_out() -> None:
+def test_quarantined_pairs_and_those_of_unknown_truth_are_left_out_and_one_class_has_no_auroc() -> None:
     y, truth = np.array([0.1, 0.9, np.nan, 0.2, np.nan]), np.array([True, False, True, True, False])
     assert detection(y, truth, 0.5) == detection(y[[0, 1, 3]], truth[[0, 1, 3]], 0.5)
     nullable = pd.Series([True, False, True, None, False], dtype="boolean", index=range(5, 10))
@@ -108,10 +100,7 @@ def test_quarantined_pairs_and_those_of_unknown_truth_are_left_out() -> None:
     assert detection(y, truth, 0.5).recall == 1.0
     nothing = detection(y, truth, 0.05)
     assert np.isnan(nothing.precision) and nothing.recall == nothing.f1 == 0.0
-
-
-@pytest.mark.parametrize("mismatched", [[True, True], [False, False], []])
-def test_one_class_has_no_auroc_and_nothing_is_found_where_nothing_is_mismatched(mismatched: list[bool]) -> None:
-    found = detection(np.array([0.2, 0.8])[: len(mismatched)], np.array(mismatched, bool), 0.5)
-    assert np.isnan(found.auroc) and np.isnan(found.ap)
-    assert np.isfinite([found.precision, found.recall, found.f1]).all() == any(mismatched)
+    for mismatched in ([True, True], [False, False], []):
+        found = detection(np.array([0.2, 0.8])[: len(mismatched)], np.array(mismatched, bool), 0.5)
+        assert np.isnan(found.auroc) and np.isnan(found.ap)
+        assert np.isfinite([found.precision, found.recall, found.f1]).all() == any(mismatched)
