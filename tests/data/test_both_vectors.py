@@ -3,11 +3,13 @@
 import itertools
 import re
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from cleanpairs import ClipScore, InfoNCE, apply_noise, corrupt, inject_noise
@@ -258,3 +260,40 @@ def test_images_behind_the_vectors_and_parts_that_are_missing(tmp_path: Path) ->
     assert_not_loaded(r"img_emb has 1 parts, .*metadata has 2", folder)
     (folder / "metadata").rename(tmp_path / "elsewhere")
     assert_not_loaded(r"no such input: .*metadata", folder)
+
+
+def test_which_captions_are_taken() -> None:
+    image, text = vectors()
+    both = Pairs.from_arrays([f"word{i % 7} thing{i}" for i in range(N)], image_vectors=image, text_vectors=text)
+    few: dict[str, Any] = {"epochs": 1, "dim": 8, "dim_word": 8}
+    assert InfoNCE(**few).fit(both)._text_encoder == "features"
+    assert InfoNCE(text_encoder="words", **few, require_dependence=False).fit(both)._text_encoder == "words"
+    with pytest.raises(DataError, match="no captions"):
+        InfoNCE(text_encoder="words").fit(Pairs.from_arrays(image_vectors=image, text_vectors=text))
+    with pytest.raises(ConfigError, match="vectors of both sides"):
+        ClipScore().fit(Pairs.from_arrays(both.captions, image_vectors=image))
+
+
+def test_from_vectors_without_captions_to_the_list_of_ids(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output_of: Callable[..., str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pq.write_table(table(), "clean.parquet")
+    output_of("corrupt", "clean.parquet", "--noise", "0.3", "--out", "data.parquet")
+    assert "of the data, both sides" in output_of("fit", "data.parquet", "--method", "infonce", "--set", "epochs=2")
+    output_of("score", "data.parquet", "--out", "scores.parquet")
+    output_of("rematch", "--repairs", "plausible", "--out", "plan.parquet")
+    output_of("export", "--plan", "plan.parquet", "--repaired", "out.parquet", "--dropped", "dropped.parquet")
+    plan = pq.read_table("plan.parquet").to_pylist()
+    given = load_pairs("data.parquet").text_vectors
+    donor_values = [p for p in plan if p["action"] == "rematch_text"]
+    assert donor_values
+    rows = {row["uid"]: row["text_emb"] for row in pq.read_table("out.parquet").to_pylist()}
+    for pair in donor_values:
+        np.testing.assert_array_equal(rows[pair["key"]], given[pair["donor_pair_id"]])
+    output_of("restore", "out.parquet", "--out", "back.parquet")
+    assert pq.read_table("back.parquet").equals(pq.read_table("data.parquet"))
+    output_of("report", "--out", "report.html")
+    output_of("export", "--repaired", "ids.npy")
+    kept = {tuple(int(p["key"][k : k + 16], 16) for k in (0, 16)) for p in plan if p["action"] == "keep"}
+    assert {tuple(map(int, uid)) for uid in np.load("ids.npy")} == kept
