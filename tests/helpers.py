@@ -212,10 +212,10 @@ def write_tar(path: Path, members: Iterable[tuple[str, bytes]]) -> Path:
     return path
 
 
-def csv_rows(path: str | Path) -> list[dict[str, str]]:
+def csv_rows(path: str | Path, **how: Any) -> list[dict[str, str]]:
     """The rows of a CSV file as a spreadsheet reads it, with its byte order mark."""
     with open(path, encoding="utf-8-sig", newline="") as file:
-        return list(csv.DictReader(file))
+        return list(csv.DictReader(file, **how))
 
 
 def write_csv_rows(path: Path, rows: list[dict[str, str]], delimiter: str = ",", encoding: str = "utf-8") -> Path:

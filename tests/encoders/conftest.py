@@ -1,6 +1,5 @@
 """Tiny random CLIPs and SigLIPs, written as transformers writes them; nouns; and a corpus of pictures."""
 
-import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -12,17 +11,26 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.helpers import encoded, write_table
+from tests.helpers import csv_rows, encoded, write_table
 
 WORDS = "a photo of the red cat dog and boat .".split()
 LENGTH = 16  # tokens that the tiny models take
 COLORS = "red green blue yellow black white purple orange".split()
-_FILE = Path(__file__).parent / "nouns.tsv"
-NOUNS = list(csv.DictReader(_FILE.read_text(encoding="utf-8").splitlines(), delimiter="\t"))  # forty, by language
+TOKENS = list(dict.fromkeys([*WORDS, *COLORS, "over"]))  # what tokenizers of words know
+NOUNS = csv_rows(Path(__file__).parent / "nouns.tsv", delimiter="\t")  # forty, by language
+
+
+def random_model(kind: str, text: dict[str, int], vision: dict[str, int], **more: Any) -> Any:
+    import transformers
+
+    towers = {
+        "text_config": {**tower(), **text, "max_position_embeddings": LENGTH},
+        "vision_config": {**tower(), **vision, "patch_size": 8},
+    }
+    return getattr(transformers, f"{kind}Model")(getattr(transformers, f"{kind}Config")(**towers, **more))
 
 
 def save_clip(folder: Path, kind: str = "CLIP") -> None:
-    import transformers
     from transformers import CLIPTokenizer
     from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
@@ -30,15 +38,9 @@ def save_clip(folder: Path, kind: str = "CLIP") -> None:
     vocabulary = [*letters, *(letter + "</w>" for letter in letters), "ca", "cat</w>"]
     ids = {token: k for k, token in enumerate([*vocabulary, "<|startoftext|>", "<|endoftext|>"])}
     CLIPTokenizer(vocab=ids, merges=[("c", "a"), ("ca", "t</w>")]).save_pretrained(folder)
-    end = ids["<|endoftext|>"]
+    end = len(ids) - 1
     text = {"vocab_size": len(ids), "bos_token_id": end - 1, "eos_token_id": end, "pad_token_id": end}
-    getattr(transformers, f"{kind}Model")(
-        getattr(transformers, f"{kind}Config")(
-            text_config={**tower(), **text, "max_position_embeddings": LENGTH},
-            vision_config={**tower(), "image_size": 32, "patch_size": 8},
-            projection_dim=24,
-        )
-    ).save_pretrained(folder)
+    random_model(kind, text, {"image_size": 32}, projection_dim=24).save_pretrained(folder)
     size = {"height": 32, "width": 32}
     CLIPImageProcessorPil(size={"shortest_edge": 32}, crop_size=size).save_pretrained(folder)
 
@@ -50,27 +52,26 @@ def save_siglip2(folder: Path) -> None:
     Siglip2ImageProcessorPil(patch_size=8, max_num_patches=16).save_pretrained(folder)
 
 
-def save_siglip(folder: Path, kind: str = "Siglip", size: dict[str, int] | None = None, **how: Any) -> None:
-    import transformers
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
+def save_words(folder: Path, *, ends: bool = False, **how: Any) -> int:
+    """A tokenizer whose tokens are words, ``ends``: and one at the end; how many there are."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
+
+    ids = {w: k for k, w in enumerate(["<pad>", "<s>", "</s>", "<unk>", *TOKENS])}
+    tokenizer = Tokenizer(models.WordLevel(ids, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    if ends:
+        tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 2)])
+    special = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special, **how).save_pretrained(folder)
+    return len(ids)
+
+
+def save_siglip(folder: Path, kind: str = "Siglip", size: dict[str, int] | None = None, **how: Any) -> None:
     from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
-    tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    trainer = trainers.BpeTrainer(vocab_size=80, special_tokens=["<pad>", "</s>", "<unk>"], show_progress=False)
-    tokenizer.train_from_iterator([" ".join(WORDS)] * 4, trainer)
-    tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
-    PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="</s>", unk_token="<unk>", **how
-    ).save_pretrained(folder)
-    text = {"vocab_size": tokenizer.get_vocab_size(), "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1}
-    model = getattr(transformers, f"{kind}Model")(
-        getattr(transformers, f"{kind}Config")(
-            text_config={**tower(), **text, "max_position_embeddings": LENGTH, "projection_size": 32},
-            vision_config={**tower(), **(size or {"image_size": 32}), "patch_size": 8},
-        )
-    )
+    text = {"vocab_size": save_words(folder, ends=True, **how), "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    model = random_model(kind, {**text, "projection_size": 32}, size or {"image_size": 32})
     model.logit_scale.data.fill_(2.3)
     model.logit_bias.data.fill_(-3.0)
     model.save_pretrained(folder)

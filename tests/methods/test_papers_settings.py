@@ -12,6 +12,7 @@ from cleanpairs.core.recipe import Recipe
 from cleanpairs.core.registry import METHODS
 from cleanpairs.methods.rcl import ComplementaryLoss
 from cleanpairs.trainer import TrainingStage
+from tests.methods.conftest import procedure_of
 
 PRESETS: dict[str, dict[str, Any]] = {
     "crcl": {
@@ -67,21 +68,18 @@ def test_the_stages_of_crcl_and_the_epochs_whose_labels_count() -> None:
     assert CRCL(refine_epochs=(), epochs=9, lr_update=2)._stages() == [TrainingStage(9, 2)]
     paper = CRCL.paper()
     assert paper._stages() == [TrainingStage(7), TrainingStage(7), TrainingStage(7), TrainingStage(32, 15)]
-    for model, where, guard in ((paper, "batch", False), (CRCL(), "eval", True)):
-        procedure: Any = model._procedure(range(3))  # type: ignore[arg-type]
-        assert (procedure.label_pass, procedure.correspondence.guard) == (where, guard)
-    labels = paper._procedure(range(3)).correspondence  # type: ignore[arg-type]
-    assert labels.wants(7) and labels.wants(32) and not labels.wants(1)
+    of_paper, own = (procedure_of(kind, 3) for kind in (CRCL.paper, CRCL))
+    assert (of_paper.label_pass, of_paper.correspondence.guard) == ("batch", False)
+    assert (own.label_pass, own.correspondence.guard) == ("eval", True)
+    assert [of_paper.correspondence.wants(epoch) for epoch in (1, 7, 32)] == [False, True, True]
 
 
 def test_rcl_takes_its_form_and_its_epochs_over() -> None:
-    procedure: Any = RCL(tau=0.2, kind="gce", start=2, label_epochs=4, epochs=9)._procedure(range(5))  # type: ignore[arg-type]
-    assert procedure.objective == ComplementaryLoss(tau=0.2, kind="gce")
-    assert procedure.labels().tolist() == [1.0] * 5
-    labels = procedure.correspondence
-    assert [labels.wants(epoch) for epoch in range(1, 7)] == [False] + [True] * 3 + [False] * 2
-    short: Any = RCL(start=9, label_epochs=None, epochs=3)._procedure(range(5))  # type: ignore[arg-type]
-    assert short.correspondence.wants(3) and not short.correspondence.wants(2)  # it ends before the start
+    procedure = procedure_of(RCL, 5, tau=0.2, kind="gce", start=2, label_epochs=4, epochs=9)
+    assert procedure.objective == ComplementaryLoss(tau=0.2, kind="gce") and procedure.labels().tolist() == [1.0] * 5
+    assert [procedure.correspondence.wants(epoch) for epoch in range(1, 7)] == [False] + [True] * 3 + [False] * 2
+    short = procedure_of(RCL, 5, start=9, label_epochs=None, epochs=3).correspondence  # it ends before the start
+    assert short.wants(3) and not short.wants(2)
 
 
 PAPERS_TABLES = {
@@ -91,9 +89,9 @@ PAPERS_TABLES = {
 
 def test_every_table_of_the_four_papers_has_its_command_whose_settings_exist() -> None:
     text = (Path(__file__).parents[2] / "docs" / "papers.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (\w+) ([\w, ]+?)(?:, figures? [\w, ]+)? \|.*\| (.+) \|$", text, re.MULTILINE)
+    rows = re.findall(r"^\| (\w+) ([\w, ]+?)(?:, figures? [\w, ]+)? \|.*\| .+ \|$", text, re.MULTILINE)
     for paper, numbers in PAPERS_TABLES.items():
-        told = {number for name, tables, _ in rows if name == paper for number in tables.split(", ")}
+        told = {number for name, tables in rows if name == paper for number in tables.split(", ")}
         assert told >= set(numbers.split()), paper
     recipes = re.findall(r"\*fit (\w+-\w+)\*|recipes show (\w+-\w+)", text)
     assert len(recipes) > 8

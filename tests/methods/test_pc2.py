@@ -5,13 +5,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from cleanpairs import PC2
 from cleanpairs.correspondence.mixture import GuardedSplit, guarded_split
 from cleanpairs.methods.pc2 import PseudoClassifier, oscillation
 from cleanpairs.objectives import TripletLoss
 from cleanpairs.trainer import EpochContext
+from tests.helpers import unit
 from tests.methods.conftest import SMALL, begun, corpus, parts, procedure_of
 
 
@@ -24,10 +24,6 @@ def started(n: int = 40, clean: int = 24, **settings: Any) -> tuple[Any, EpochCo
     return procedure, view
 
 
-def cosine(a: np.ndarray, b: np.ndarray) -> float:
-    return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
-
-
 # -- the classifier -------------------------------------------------------------------------------------------------
 
 
@@ -35,10 +31,9 @@ def test_the_classifier_is_a_cosine_over_its_temperature() -> None:
     torch.manual_seed(0)
     head = PseudoClassifier(8, 5, 0.2)
     z = torch.nn.functional.normalize(torch.randn(3, 8), dim=1)
-    with torch.no_grad():
-        head.weight.mul_(3.0)  # its length means nothing
-    want = [[float(a @ w / w.norm()) / 0.2 for w in head.weight.detach()] for a in z]
-    torch.testing.assert_close(head(z), torch.tensor(want))
+    head.weight.data.mul_(3.0)  # its length means nothing
+    want = z @ (head.weight / head.weight.norm(dim=1, keepdim=True)).T / 0.2
+    torch.testing.assert_close(head(z), want)
     assert head(z[:0]).shape == (0, 5)
 
 
@@ -58,27 +53,21 @@ def test_the_classes_loss_by_hand_is_a_mean(reduction: str, pseudo_weight: float
 # -- pseudo-captions ------------------------------------------------------------------------------------------------
 
 
-def captioned_by_hand(view: EpochContext, noisy: Any, lenders: Any, s: list[float]) -> Tensor:
-    """Eq. 5 and 6: noisy image i with the i-th lender's caption, margins by s; equal captions are no negatives."""
-    n, rows = len(noisy.rows), lenders.rows.tolist()
-    S = noisy.images @ lenders.texts.T
-    excluded = torch.tensor([[i != j and rows[i] == rows[j] for j in range(n)] for i in range(n)])
-    return TripletLoss()(S, torch.tensor(s), excluded).mean()
-
-
 @pytest.mark.parametrize(("donor_by", "weight"), [("classes", 1.0), ("classes", 0.0), ("embeddings", 0.4)])
 def test_the_clean_pair_of_most_similar_prediction_or_image_lends_its_caption(donor_by: str, weight: float) -> None:
+    """Margins are by the similarity; equal captions are no negatives."""
     procedure, view = started(donor_by=donor_by, noisy_weight=weight)
     clean, noisy = parts(view, np.arange(5, 15), np.arange(26, 36))
     head: Any = view.networks[0].head
-    p_clean, p_noisy = (
-        (head(x.images).softmax(dim=1) if donor_by == "classes" else x.images).detach().numpy() for x in (clean, noisy)
-    )
-    similar = np.array([[cosine(a, b) for b in p_clean] for a in p_noisy])
+    each = [head(x.images).softmax(dim=1) if donor_by == "classes" else x.images for x in (noisy, clean)]
+    p_noisy, p_clean = (unit(p.detach().numpy()) for p in each)
+    similar = p_noisy @ p_clean.T
     at = similar.argmax(axis=1)
+    lenders, rows = clean.select(at), clean.rows[at]
     assert len(set(at.tolist())) > 2
     expected = procedure.pair_loss(clean, clean.of(procedure.y[0])) + procedure.class_loss(view, 0, clean, clean)
-    expected = expected + weight * captioned_by_hand(view, noisy, clean.select(at), similar.max(axis=1).tolist())
+    S, excluded = noisy.images @ lenders.texts.T, torch.from_numpy(rows[:, None] == rows).fill_diagonal_(False)
+    expected = expected + weight * TripletLoss()(S, torch.from_numpy(similar.max(axis=1)), excluded).mean()  # eq. 5, 6
     torch.testing.assert_close(procedure.split_loss(view, 0, clean, noisy), expected, rtol=1e-4, atol=1e-5)
 
 
@@ -97,8 +86,7 @@ def test_oscillation_is_against_the_epoch_before() -> None:
     now /= now.sum(axis=1, keepdims=True)
     procedure.previous, procedure.p = np.stack([before] * 2), np.stack([now] * 2)
     value = procedure.judge(view)
-    tiny = 1e-12
-    o = (before * (np.log(np.maximum(before, tiny)) - np.log(np.maximum(now, tiny)))).sum(axis=1).clip(0)
+    o = (before * np.log(before / now)).sum(axis=1).clip(0)
     split = guarded_split(np.clip(o / np.quantile(o, 0.99), 0, 1))
     assert split.refused is None and (split.clean[32:] > 0.5).all()
     steady = np.where(split.clean >= 0.5, split.clean, 0)
@@ -130,21 +118,16 @@ def test_a_pair_that_more_likely_moves_is_not_steady_at_all(monkeypatch: pytest.
 
 def test_predictions_of_every_epoch_are_kept_for_the_next_one() -> None:
     procedure, view = begun(PC2, 40, warmup=3, classes=6)
-    seen = []
+    before = None
     for view.epoch in (1, 2, 3):
         procedure.end_epoch(view)
-        seen.append(procedure.p.copy())
-        if view.epoch > 1:
-            np.testing.assert_array_equal(procedure.previous, seen[-2])
-        else:
-            assert procedure.previous is None
+        np.testing.assert_array_equal(procedure.previous, before)
+        before = procedure.p.copy()
+        assert before.shape == (2, 40, 6) and not np.allclose(before, procedure.previous if view.epoch > 1 else 0)
+        np.testing.assert_allclose(before.sum(axis=2), 1, rtol=1e-5)
         for network in view.networks:
-            with torch.no_grad():
-                network.head.weight.add_(0.3 * torch.randn_like(network.head.weight))  # type: ignore
-    assert not np.allclose(seen[1], seen[0]) and procedure.split_known
-    encoded = view.encoded(1)
-    np.testing.assert_allclose(seen[0].sum(axis=2), 1, rtol=1e-5)
-    assert seen[0].shape == (2, 40, 6) and len(encoded.images) == 40
+            network.head.weight.data.add_(0.3 * torch.randn_like(network.head.weight))  # type: ignore
+    assert procedure.split_known
 
 
 # -- use ------------------------------------------------------------------------------------------------------------
@@ -159,12 +142,9 @@ def test_rematching_looks_among_pairs_of_like_classes() -> None:
     queries, donors = np.array([3, 8]), np.arange(20, 60)
     probabilities = []
     for vectors in (images.vectors, texts.vectors):
-        parts = []
-        for k, head in enumerate(model._heads):
-            z = torch.nn.functional.normalize(torch.from_numpy(vectors[:, 32 * k : 32 * k + 32]), dim=1)
-            p = head(z).softmax(dim=1).detach().numpy()
-            parts.append(p / np.linalg.norm(p, axis=1, keepdims=True) / np.sqrt(2))
-        probabilities.append(np.concatenate(parts, axis=1))
+        z = (torch.from_numpy(unit(vectors[:, k : k + 32])) for k in (0, 32))
+        p = [unit(head(x).softmax(dim=1).detach().numpy()) for head, x in zip(model._heads, z, strict=True)]
+        probabilities.append(np.concatenate(p, axis=1) / np.sqrt(2))
     for is_image in (True, False):
         found = search(is_image, True, queries, donors, 5)
         p = probabilities[1 if is_image else 0]

@@ -14,7 +14,7 @@ from cleanpairs.ops.matching import places
 from cleanpairs.scoring import Embeddings
 from cleanpairs.trainer import EpochContext
 from tests.helpers import unit
-from tests.methods.conftest import corpus, parts, view_of
+from tests.methods.conftest import begun, corpus, parts, procedure_of
 
 
 def rows(n: int, seed: int) -> np.ndarray:
@@ -31,28 +31,20 @@ def spearman(image: np.ndarray, text: np.ndarray, images: np.ndarray, texts: np.
     return float(stats.spearmanr(*d).statistic)
 
 
-def procedure_of(n: int, **settings: Any) -> Any:
-    method = REPAIR(**{"memory": 32, "neighbours": 5, **settings})
-    method._begin()
-    return method._procedure(range(n))  # type: ignore[arg-type]
+SIZES = {"memory": 32, "neighbours": 5}
 
 
 # -- labels by ranks ------------------------------------------------------------------------------------------------
 
 
-def test_correspondence_of_ranks_by_hand() -> None:
-    c = np.array([-1.0, 0.0, 0.1, 0.2, 0.35, 0.5, 0.50001, 1.0])
-    got = correspondence_of_ranks(c, 0.2, 0.5)
+def test_correspondence_and_ends_of_ranks_by_hand() -> None:
+    got = correspondence_of_ranks(np.array([-1.0, 0.0, 0.1, 0.2, 0.35, 0.5, 0.50001, 1.0]), 0.2, 0.5)
     assert got.dtype == np.float32
     assert got.tolist() == pytest.approx([0, 0, 0, 0, 0.5, 1, 1, 1], abs=1e-6)
     assert correspondence_of_ranks(np.array([0.3, 0.4]), 0.4, 0.4).tolist() == [0, 0]  # ends that meet
     assert correspondence_of_ranks(np.zeros(0), 0.0, 1.0).shape == (0,)
-
-
-def test_ends_of_ranks_by_hand() -> None:
     c = np.random.default_rng(0).permutation(np.linspace(0.1, 0.9, 300))
-    low, high = ends_of_ranks(c)
-    assert low == pytest.approx(np.sort(c)[:3].mean()) and high == pytest.approx(np.sort(c)[-30:].mean())
+    assert ends_of_ranks(c) == pytest.approx((np.sort(c)[:3].mean(), np.sort(c)[-30:].mean()))
     assert ends_of_ranks(c - 0.5)[0] == 0  # not below 0
     assert ends_of_ranks(np.array([0.3])) == pytest.approx((0.3, 0.3))
     assert ends_of_ranks(np.array([0.7, 0.3])) == pytest.approx((0.3, 0.7))
@@ -60,7 +52,7 @@ def test_ends_of_ranks_by_hand() -> None:
 
 def test_a_pairs_own_entry_does_not_take_part() -> None:
     """Its distance to itself is 0 both ways, which would speak for any pair."""
-    procedure = procedure_of(20)
+    procedure = procedure_of(REPAIR, 20, **SIZES)
     images, texts = rows(20, 1), rows(20, 2)
     held = np.array([4, 9, 1, 15, 7, 12, 3, 18])
     memory = procedure.memories[0]
@@ -77,23 +69,22 @@ def test_a_pairs_own_entry_does_not_take_part() -> None:
 
 @pytest.mark.parametrize("held", [0, 1, 2, 6])
 def test_a_memory_too_small_or_too_alike_to_rank_trusts_all(held: int) -> None:
-    procedure, alike = procedure_of(6), vectors(1, 1).repeat(6, 1)
+    procedure, alike = procedure_of(REPAIR, 6, **SIZES), vectors(1, 1).repeat(6, 1)
     procedure.memories[0].push(alike[:held], vectors(held, 2), np.arange(held))
     assert procedure.correlation(procedure.memories[0], alike, vectors(6, 4), np.arange(6)).tolist() == [1.0] * 6
 
 
 def test_labels_of_one_network_train_the_other() -> None:
     n = 30
-    procedure = procedure_of(n)
-    view = view_of(procedure, n)
+    procedure, view = begun(REPAIR, n, **SIZES)
     procedure.w = np.random.default_rng(1).random((2, n)).astype(np.float32)
     value = procedure.judge(view)
     labels = []
     for k, memory in enumerate(procedure.memories):
         assert sorted(memory.entries().rows.tolist()) == np.flatnonzero(procedure.w[k] > 0.5).tolist()  # the clean ones
         images, texts = view.encoded(k).images.vectors, view.encoded(k).texts.vectors
-        rows = memory.entries().rows
-        c = np.array([spearman(images[i], texts[i], images[rows[rows != i]], texts[rows[rows != i]]) for i in range(n)])
+        others = [np.setdiff1d(memory.entries().rows, [i]) for i in range(n)]
+        c = np.array([spearman(images[i], texts[i], images[at], texts[at]) for i, at in enumerate(others)])
         labels.append(correspondence_of_ranks(c, *ends_of_ranks(c)))
     np.testing.assert_allclose(procedure.y[0], labels[1], atol=1e-3)
     np.testing.assert_allclose(procedure.y[1], labels[0], atol=1e-3)
@@ -109,15 +100,12 @@ def replaced_by_hand(procedure: Any, view: EpochContext, f: Any, *, image: bool)
     images, texts = bank.images.numpy(), bank.texts.numpy()
     same, other = (texts, images) if image else (images, texts)
     kept = (f.texts if image else f.images).detach().numpy()
-    chosen = []
-    for z in kept:
-        nearest = sorted(range(len(same)), key=lambda j: float(np.linalg.norm(same[j] - z)))
-        chosen.append(max(nearest[: procedure.method.neighbours], key=lambda j: float(other[j] @ z)))
+    nearest = [sorted(range(len(same)), key=lambda j: float(np.linalg.norm(same[j] - z))) for z in kept]
+    within = procedure.method.neighbours
+    chosen = [max(near[:within], key=lambda j: float(other[j] @ z)) for near, z in zip(nearest, kept, strict=True)]
     given = other[chosen]
-    y = []
-    for z, g in zip(kept, given, strict=True):
-        pair = (g, z) if image else (z, g)
-        y.append(spearman(*pair, images, texts))
+    pairs = zip(*((given, kept) if image else (kept, given)), strict=True)
+    y = [spearman(*pair, images, texts) for pair in pairs]
     labels = torch.from_numpy(correspondence_of_ranks(np.array(y), *procedure.ends[0]))
     new = torch.from_numpy(given)
     S = new @ f.texts.T if image else f.images @ new.T
@@ -127,8 +115,7 @@ def replaced_by_hand(procedure: Any, view: EpochContext, f: Any, *, image: bool)
 
 
 def with_memory(n: int, **settings: Any) -> tuple[Any, EpochContext]:
-    procedure = procedure_of(n, **settings)
-    view = view_of(procedure, n)
+    procedure, view = begun(REPAIR, n, **{**SIZES, **settings})
     procedure.memories[0].push(vectors(20, 1), vectors(20, 2), np.arange(20))
     procedure.ends[0] = (0.0, 0.4)
     procedure.split_known = True
@@ -142,12 +129,9 @@ def test_the_replacement_is_the_best_of_the_nearest(neighbours: int, image: bool
     f = view.forward(0, np.arange(24, 38), seed=1)
     got, want = procedure.replaced(view, 0, f, image=image), replaced_by_hand(procedure, view, f, image=image)
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
-    parameters = list(view.networks[0].model.parameters())
-    slopes = [torch.autograd.grad(loss, parameters, allow_unused=True, retain_graph=True) for loss in (got, want)]
-    for a, b in zip(*slopes, strict=True):
-        assert (a is None) == (b is None)
-        if a is not None and b is not None:
-            torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
+    parameters, how = list(view.networks[0].model.parameters()), {"materialize_grads": True, "retain_graph": True}
+    slopes = [torch.autograd.grad(loss, parameters, **how) for loss in (got, want)]
+    torch.testing.assert_close(*slopes, rtol=1e-3, atol=1e-5)
 
 
 def test_only_pairs_below_eta_in_both_networks_are_replaced_and_clean_ones_are_remembered() -> None:
@@ -162,7 +146,7 @@ def test_only_pairs_below_eta_in_both_networks_are_replaced_and_clean_ones_are_r
         expected = expected + 0.2 * replaced_by_hand(procedure, view, mismatched, image=image)
     torch.testing.assert_close(procedure.split_loss(view, 0, clean, noisy), expected, rtol=1e-4, atol=1e-5)
     held = procedure.memories[0].entries()
-    assert sorted(held.rows.tolist()) == [*range(5, 20), *range(20, 29)]  # the oldest five have made room
+    assert sorted(held.rows.tolist()) == list(range(5, 29))  # the oldest five have made room
     at = places(held.rows, clean.rows)
     np.testing.assert_allclose(held.images[at], clean.images.detach().numpy(), atol=1e-6)
     np.testing.assert_allclose(held.texts[at], clean.texts.detach().numpy(), atol=1e-6)

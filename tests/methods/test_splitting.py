@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from cleanpairs import NCR
-from cleanpairs.methods.splitting import UNSPLIT, Splitting
-from cleanpairs.objectives import InfoNCEWithRCE, TripletLoss
+from cleanpairs.methods.splitting import UNSPLIT, FeatureMemory, Splitting
+from cleanpairs.objectives import InfoNCEWithRCE
 from cleanpairs.ops.matching import matching_probability
 from cleanpairs.trainer import BatchOutput, EpochContext
 from tests.methods import conftest
@@ -23,14 +23,11 @@ def view_of(n: int = 40, networks: int = 2) -> EpochContext:
 class Scripted(Splitting):
     """Losses as given, an epoch and network each; keeps the batches that it was asked to learn from."""
 
-    def __init__(
-        self, n: int, script: list[list[np.ndarray]] | None = None, *, networks: int = 2, half: bool = False,
-        **settings: Any,
-    ) -> None:  # fmt: skip
+    def __init__(self, n: int, script: Any = (), *, networks: int = 2, half: bool = False, **settings: Any) -> None:
         self.networks, self.half = networks, half  # type: ignore[misc]
         super().__init__(n, NCR(**{"warmup": 5, "label_epochs": None, **settings}))
         self.warm_objective = InfoNCEWithRCE()
-        self.script = script or []
+        self.script = script
         self.seen: list[tuple[BatchOutput, BatchOutput | None]] = []
 
     def losses(self, view: EpochContext, network: int) -> np.ndarray:
@@ -95,12 +92,9 @@ def test_an_epoch_covers_every_clean_pair_once_and_noisy_ones_as_often_as_needed
         counts = np.bincount(second, minlength=97)
         assert not counts[clean].any()
         assert counts[~clean].max() - counts[~clean].min() <= 1  # no pair a lap ahead of another
-        size = 4 if half else 8
-        assert all(2 <= len(rows) <= size + 2 for b in batches for rows in b)
-        again = procedure.batches(view, network)
-        assert all(np.array_equal(a, b) for x, y in zip(batches, again, strict=True) for a, b in zip(x, y, strict=True))
-    orders = [np.concatenate([b[0] for b in procedure.batches(view, k)]).tolist() for k in (0, 1)]
-    assert orders[0] != orders[1]
+        assert all(2 <= len(rows) <= (4 if half else 8) + 2 for b in batches for rows in b)
+    orders = [[rows.tolist() for b in procedure.batches(view, k) for rows in b] for k in (0, 1, 0)]
+    assert orders[0] != orders[1] and orders[0] == orders[2]
 
 
 @pytest.mark.parametrize("clean", [0, 1, 39, 40])
@@ -114,13 +108,10 @@ def test_nearly_nothing_on_one_side(clean: int) -> None:
 
 def test_the_warm_up_takes_all_pairs_and_the_networks_other_orders() -> None:
     procedure, view = Scripted(40), view_of()
-    orders = []
-    for network in (0, 1):
-        batches = procedure.batches(view, network)
-        assert all(len(b) == 1 for b in batches)
-        orders.append(np.concatenate([b[0] for b in batches]).tolist())
-        assert sorted(orders[-1]) == list(range(40))
-    assert orders[0] != orders[1]
+    batches = [procedure.batches(view, network) for network in (0, 1)]
+    assert all(len(b) == 1 for of_one in batches for b in of_one)
+    orders = [np.concatenate([b[0] for b in of_one]).tolist() for of_one in batches]
+    assert orders[0] != orders[1] and sorted(orders[0]) == sorted(orders[1]) == list(range(40))
     f = view.forward(0, np.arange(6), seed=5)
     expected = InfoNCEWithRCE()(f.similarity(), torch.ones(6), None).mean()
     torch.testing.assert_close(procedure.loss(view, 0, (np.arange(6),), 5), expected)
@@ -149,12 +140,11 @@ def test_a_refused_split_keeps_the_previous_one_and_says_so() -> None:
     procedure, view = Scripted(40, script, warmup=1), view_of()
     run(procedure, view, 1)
     before = procedure.w.copy()
-    run(procedure, view, 2, 2)
-    np.testing.assert_array_equal(procedure.w, before)
-    assert procedure.note == "network 1: losses do not separate into two modes"
-    run(procedure, view, 3, 3)
-    np.testing.assert_array_equal(procedure.w, before)
-    assert procedure.note == "network 2: the share of clean pairs jumps from 70.0 % to 20.0 %"
+    jump = "network 2: the share of clean pairs jumps from 70.0 % to 20.0 %"
+    for epoch, note in ((2, "network 1: losses do not separate into two modes"), (3, jump)):
+        run(procedure, view, epoch, epoch)
+        np.testing.assert_array_equal(procedure.w, before)
+        assert procedure.note == note
     alone, view = Scripted(40, [[FLAT]], networks=1, warmup=1), view_of(networks=1)
     run(alone, view, 1)
     assert alone.note == "losses do not separate into two modes"
@@ -164,16 +154,10 @@ def test_where_nothing_ever_splits_all_are_clean_and_their_order_is_kept() -> No
     procedure, view = Scripted(40, [[FLAT, FLAT]] * 3, warmup=1), view_of()
     value = run(procedure, view, 3)[-1]
     assert not procedure.has_split.any() and procedure.split_known
-    assert procedure.labels().tolist() == [1.0] * 40
-    assert (procedure.w > procedure.clean_above).all()
-    assert (np.diff(value) <= 0).all() and value[0] > value[-1]
-    assert value.min() >= 1 - UNSPLIT - 1e-6
+    assert procedure.labels().tolist() == [1.0] * 40 and (procedure.w > procedure.clean_above).all()
+    assert (np.diff(value) <= 0).all() and value[0] > value[-1] >= 1 - UNSPLIT - 1e-6
     assert [len(b) for b in procedure.batches(view, 0)] == [1] * 5
-
-
-def test_a_split_after_none_is_not_held_against_all_clean() -> None:
-    """The share of clean pairs falls from 100 % to 20 %: no jump, since nothing had split before."""
-    few = np.arange(40) < 8
+    few = np.arange(40) < 8  # from 100 % to 20 % clean: no jump, since nothing had split before
     procedure, view = Scripted(40, [[FLAT], [modes(few)]], networks=1, warmup=1), view_of(networks=1)
     run(procedure, view, 2)
     assert procedure.note is None and ((procedure.w[0] > 0.5) == few).all()
@@ -183,20 +167,17 @@ def test_a_split_after_none_is_not_held_against_all_clean() -> None:
 
 
 def test_labels_behind_the_horizon_do_not_enter_the_value() -> None:
-    shrinking = [np.arange(40) < k for k in (30, 26, 22, 18, 14)]
-    script = [[modes(low)] for low in shrinking]
+    shrinking = [(np.arange(40) < k).astype(float) for k in (30, 26, 22, 18, 14)]
+    script = [[modes(low > 0)] for low in shrinking]
     procedure, view = Scripted(40, script, networks=1, warmup=2, label_epochs=2), view_of(networks=1)
     values = run(procedure, view, 5, of=6)
     assert values[0].tolist() == [1.0] * 40
     np.testing.assert_allclose(values[1] > 0.5, shrinking[1])
-    np.testing.assert_allclose(values[2], (shrinking[1].astype(float) + shrinking[2]) / 2, atol=0.02)
-    np.testing.assert_array_equal(values[3], values[2])
-    np.testing.assert_array_equal(values[4], values[2])
+    np.testing.assert_allclose(values[2], np.mean(shrinking[1:3], axis=0), atol=0.02)
+    np.testing.assert_array_equal(values[3:], [values[2]] * 2)
     assert ((procedure.w[0] > 0.5) == shrinking[4]).all()  # while the training goes on with them
     everything = Scripted(40, script, networks=1, warmup=2, label_epochs=None)
-    np.testing.assert_allclose(
-        run(everything, view, 5)[-1], np.mean([low.astype(float) for low in shrinking[1:]], axis=0), atol=0.02
-    )
+    np.testing.assert_allclose(run(everything, view, 5)[-1], np.mean(shrinking[1:], axis=0), atol=0.02)
 
 
 # -- losses ---------------------------------------------------------------------------------------------------------
@@ -204,8 +185,7 @@ def test_labels_behind_the_horizon_do_not_enter_the_value() -> None:
 
 def test_losses_of_a_whole_corpus_in_one_group() -> None:
     view = view_of(networks=1)
-    encoded = view.encoded(0)
-    S = torch.from_numpy(encoded.images.vectors @ encoded.texts.vectors.T)
+    S = conftest.similarities(view)
     by_probability = Scripted(40, networks=1, tau=0.1).losses(view, 0)
     np.testing.assert_allclose(by_probability, 1 - matching_probability(S, 0.1).numpy(), rtol=1e-4, atol=1e-6)
     hinges = (0.3 - S.diagonal()[:, None] + S).relu().fill_diagonal_(0).sum(1) / 39
@@ -216,10 +196,24 @@ def test_losses_of_a_whole_corpus_in_one_group() -> None:
     assert by_triplet.min() == 0 and by_triplet.max() == 1
 
 
-@pytest.mark.parametrize("clean_loss", ["rce", "triplet"])
-def test_the_loss_of_the_pairs(clean_loss: str) -> None:
-    view = view_of()
-    procedure = Scripted(40, clean_loss=clean_loss, margin=0.3, curve=4.0, tau=0.2)
-    f, y = view.forward(0, np.arange(7), seed=1), torch.linspace(0, 1, 7)
-    by_hand = TripletLoss(margin=0.3, curve=4.0) if clean_loss == "triplet" else InfoNCEWithRCE(tau=0.2)
-    torch.testing.assert_close(procedure.pair_loss(f, y), by_hand(f.similarity(), y).mean())
+# -- the memory of feature pairs --------------------------------------------------------------------------------------
+
+
+def features(*rows: int) -> tuple[Tensor, Tensor, np.ndarray]:
+    """What pair r looks like, known by r: images (n, 2) and texts (n, 3); and the rows."""
+    r = torch.tensor(rows, dtype=torch.float32)[:, None]
+    return r.repeat(1, 2), r.repeat(1, 3) + 0.5, np.array(rows)
+
+
+def test_the_oldest_pairs_make_room_and_what_is_remembered_lies_on_the_device() -> None:
+    """No second device is needed: ``meta`` has shapes and no values. A state that goes on comes from the CPU."""
+    memory, known = FeatureMemory(3, "meta"), FeatureMemory(3)
+    known.push(*features(9))
+    memory.load_state(known.state())
+    for held in (memory, known):
+        held.push(*features(7, 8, 0, 1, 2))  # more than there is room for
+        held.push(*features(3, 4))
+    assert memory.entries().images.device.type == memory.entries().texts.device.type == "meta"
+    assert memory.entries().rows.tolist() == known.entries().rows.tolist() == [2, 3, 4]
+    for found, expected in zip(known.entries()[:2], features(2, 3, 4), strict=False):
+        torch.testing.assert_close(found, expected)

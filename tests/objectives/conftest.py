@@ -3,9 +3,6 @@
 import torch
 from torch import Tensor
 
-# On which the papers' public code was asked.
-S4 = [[0.82, 0.31, 0.15, 0.44], [0.27, 0.55, 0.61, 0.12], [0.05, 0.48, 0.39, 0.36], [0.33, 0.22, 0.58, 0.71]]
-
 
 def batch(n: int, seed: int = 0) -> tuple[Tensor, Tensor]:
     """Similarities (n, n) that want their gradient, and labels (n,)."""

@@ -12,18 +12,22 @@ from torch.distributions import Dirichlet, kl_divergence
 from cleanpairs.methods.crcl import ActiveComplementaryLoss
 from cleanpairs.methods.decl import EvidentialLoss
 from cleanpairs.methods.rcl import ComplementaryLoss
-from cleanpairs.objectives import InfoNCELoss, InfoNCEWithRCE, TripletLoss
+from cleanpairs.objectives import InfoNCELoss, InfoNCEWithRCE, TripletLoss, pair_loss_mean, prediction
 from tests.objectives.conftest import assert_same, batch
 
 OneWay = Callable[[Tensor, int, Tensor], Tensor]  # similarities of a pair's answers, which is its own, its label
 TAU = 0.2
 
 
+def probabilities(s: Tensor) -> Tensor:
+    return torch.exp(s / TAU) / torch.exp(s / TAU).sum()
+
+
 def active_complementary(lam: float = 3.0, active: float = 1.0, q: float | None = None) -> OneWay:
     """CRCL's eq. 8 and 9, as they are printed."""
 
     def one_way(s: Tensor, own: int, y: Tensor) -> Tensor:
-        p = torch.exp(s / TAU) / torch.exp(s / TAU).sum()
+        p = probabilities(s)
         total = torch.tan(p).sum() ** (1 - y if q is None else q)
         return -active * y * torch.log(p[own]) + sum(lam * torch.tan(x) / total for j, x in enumerate(p) if j != own)
 
@@ -32,7 +36,7 @@ def active_complementary(lam: float = 3.0, active: float = 1.0, q: float | None 
 
 def complementary(form: Callable[[Tensor], Tensor]) -> OneWay:
     def one_way(s: Tensor, own: int, y: Tensor) -> Tensor:
-        p = torch.exp(s / TAU) / torch.exp(s / TAU).sum()
+        p = probabilities(s)
         return 0.5 * sum((form(x) for j, x in enumerate(p) if j != own), start=s[own] * 0)
 
     return one_way
@@ -41,9 +45,8 @@ def complementary(form: Callable[[Tensor], Tensor]) -> OneWay:
 def evidential(kl_weight: float) -> OneWay:
     def one_way(s: Tensor, own: int, y: Tensor) -> Tensor:
         alpha = torch.exp(torch.tanh(s) / TAU) + 1
-        strength, loss = alpha.sum(), s[own] * 0
-        for j, m in enumerate(alpha / strength):
-            loss = loss + (float(j == own) - m) ** 2 + m * (1 - m) / (strength + 1)
+        strength = alpha.sum()
+        loss = sum((float(j == own) - m) ** 2 + m * (1 - m) / (strength + 1) for j, m in enumerate(alpha / strength))
         wrong = torch.stack([torch.ones_like(a) if j == own else a for j, a in enumerate(alpha)])
         if len(wrong) > 1:
             loss = loss + kl_weight * kl_divergence(Dirichlet(wrong), Dirichlet(torch.ones_like(wrong)))
@@ -56,7 +59,7 @@ def reverse_cross_entropy(weight: float) -> OneWay:
     """Cross entropy, and H(p, one-hot) entry by entry."""
 
     def one_way(s: Tensor, own: int, y: Tensor) -> Tensor:
-        p = torch.exp(s / TAU) / torch.exp(s / TAU).sum()
+        p = probabilities(s)
         reverse = sum(-x * math.log(1 - 1e-7 if j == own else 1e-7) for j, x in enumerate(p))
         return y * (weight * reverse - torch.log(p[own])) / 2
 
@@ -129,3 +132,34 @@ def test_float32_keeps_the_gradient_of_the_divergence() -> None:
         gradients.append(torch.autograd.grad(loss.sum(), S)[0].double())
     error = (gradients[0] - gradients[1]).abs().max() / gradients[1].abs().max()
     assert float(error) < 1e-4  # 0.17 with everything in float32
+
+
+# -- the prediction of NCR --------------------------------------------------------------------------------------------
+
+
+def test_values_of_ncr() -> None:
+    """Those of its public code on four pairs, worked out by hand; it divides by N - 1 later than this one."""
+    rows = [0.82, 0.31, 0.15, 0.44], [0.27, 0.55, 0.61, 0.12], [0.05, 0.48, 0.39, 0.36], [0.33, 0.22, 0.58, 0.71]
+    S = torch.tensor(rows)
+    theirs = [0.0, 0.0975, 0.3175, 0.0175]
+    assert (pair_loss_mean(S) * 3 / 4).tolist() == pytest.approx(theirs, abs=1e-7)
+    assert prediction(S).tolist() == pytest.approx([max(0, 1 - v * 4 / 3 / 0.4) for v in theirs], abs=1e-6)
+
+
+def test_prediction_is_relative_to_the_best_tenth() -> None:
+    S, _ = batch(40, seed=2)
+    loss = TripletLoss(negatives="mean")(S, torch.ones(40)).tolist()
+    satisfied = [max(0.0, 1 - v / 0.4) for v in loss]
+    best = sum(sorted(satisfied)[-4:]) / 4
+    got = prediction(S)
+    assert not got.requires_grad
+    assert got.tolist() == pytest.approx([min(1.0, v / best) for v in satisfied])
+    assert 0 < best < 1 and max(got.tolist()) == 1.0 and min(got.tolist()) == 0.0
+
+
+def test_prediction_where_none_satisfies_its_margin() -> None:
+    assert prediction(1 - 2 * torch.eye(5)).tolist() == [0.0] * 5
+    equal = 1 + 3e-7 * torch.randn((8, 8), generator=torch.Generator().manual_seed(0))
+    assert float(prediction(equal).max()) < 0.01  # no rounding
+    assert prediction(torch.zeros(1, 1)).tolist() == [1.0]
+    assert prediction(torch.zeros(0, 0)).shape == (0,)

@@ -1,20 +1,21 @@
-"""Slices of nested fixed-size lists, of which pyarrow takes wrong values."""
+"""Slices of nested fixed-size lists, and beside lists of nulls: pyarrow takes wrong values and types of them."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from cleanpairs.ops.columns import filtered, taken
+from cleanpairs.ops.columns import as_schema, filtered, plain_batch, taken
 from tests.helpers import calls_of
 
 PACKAGE = Path(__file__).resolve().parents[2] / "cleanpairs"
 
 
-def nested(n: int, regions: int = 3, dim: int = 2, dtype: str = "float32") -> pa.Array:
-    x = np.arange(1, n * regions * dim + 1).astype(dtype)
-    return pa.FixedSizeListArray.from_arrays(pa.FixedSizeListArray.from_arrays(pa.array(x), dim), regions)
+def nested(n: int, regions: int = 3, dim: int = 2) -> pa.Array:
+    x = pa.array(np.arange(1, n * regions * dim + 1, dtype=np.float32))
+    return pa.FixedSizeListArray.from_arrays(pa.FixedSizeListArray.from_arrays(x, dim), regions)
 
 
 @pytest.mark.parametrize("inside", [False, True])
@@ -35,21 +36,45 @@ def test_rows_are_taken_out_of_slices_of_nested_lists(kind: str, inside: bool) -
     some = [wanted[i] for i in rows]
     mask = np.isin(np.arange(20), rows)
     of_mask = [value for value, there in zip(wanted, mask, strict=True) if there]
-    batch = pa.record_batch([array], names=["a"])
-    table = pa.table({"a": pa.chunked_array([array.slice(0, 9), array.slice(9)])})
-    for data in (array, table["a"]):
+    chunks = pa.chunked_array([array.slice(0, 9), array.slice(9)])
+    for data in (array, chunks):
         assert taken(data, rows).to_pylist() == some and filtered(data, mask).to_pylist() == of_mask
-    for data in (batch, table):
-        assert [row["a"] for row in taken(data, rows).to_pylist()] == some
-        assert [row["a"] for row in filtered(data, mask).to_pylist()] == of_mask
+    for data in (pa.record_batch([array], names=["a"]), pa.table({"a": chunks})):
+        assert taken(data, rows)["a"].to_pylist() == some and filtered(data, mask)["a"].to_pylist() == of_mask
     assert taken(array, pa.array([2, None])).to_pylist() == [wanted[2], None]
 
 
 @pytest.mark.parametrize("folder", ["data", "export", "repair", "verification"])
 def test_rows_of_tables_are_taken_in_one_place(folder: str) -> None:
     """`take` and `filter` of pyarrow give other rows' values for slices of nested lists."""
-    for file in sorted((PACKAGE / folder).rglob("*.py")):
-        if file.name == "lance_dataset.py":  # Lance's method, which takes rows of its own files
-            continue
+    files = sorted((PACKAGE / folder).rglob("*.py"))
+    for file in (f for f in files if f.name != "lance_dataset.py"):  # Lance's method takes rows of its own files
         wrong = [node.lineno for name, node in calls_of(file) if name.endswith((".take", ".filter"))]
         assert not wrong, f"{file.name}, lines {wrong}: use cleanpairs.ops.columns.taken or filtered"
+
+
+INNER = pa.struct([("a", pa.binary_view()), ("b", pa.list_(pa.null()))])
+PLAIN = pa.struct([("a", pa.binary()), ("b", pa.list_(pa.null()))])
+
+
+def cell(i: int) -> Any:
+    return None if i % 5 == 0 else {"a": b"%d" % i, "b": None if i % 4 == 0 else [None] * (i % 3)}
+
+
+def test_slices_of_lists_of_nulls_get_another_type() -> None:
+    words = pa.array([f"w{i % 3}" for i in range(60)])
+    cells = pa.array([cell(i) for i in range(60)], PLAIN)
+    table = pa.table({"x": pa.StructArray.from_arrays([words.dictionary_encode(), cells], ["w", "c"])}).slice(30, 20)
+    wanted = pa.schema([("x", pa.struct([("w", pa.string()), ("c", PLAIN)]))])
+    found = as_schema(table, wanted)
+    found.validate(full=True)
+    assert found.schema == wanted and found.to_pylist() == table.to_pylist()
+
+
+def test_slices_of_views_beside_lists_of_nulls_become_plain() -> None:
+    cells = [cell(i) for i in range(60)]
+    batch = pa.record_batch([pa.array(cells, INNER)], names=["x"])
+    for first, n in ((0, 60), (30, 20)):
+        found = plain_batch(batch.slice(first, n))
+        found.validate(full=True)
+        assert found.schema.field("x").type == PLAIN and found["x"].to_pylist() == cells[first : first + n]

@@ -14,7 +14,8 @@ def test_matching_probability_by_hand(n: int) -> None:
     g = torch.Generator().manual_seed(2)
     S = torch.randn(n, n, dtype=torch.float64, generator=g)
     excluded = (torch.rand(n, n, generator=g) < 0.3).fill_diagonal_(False)
-    got = matching_probability(S, 0.2, excluded)
+    got = matching_probability(S.clone().requires_grad_(), 0.2, excluded)
+    assert not got.requires_grad
     for i in range(n):
         own = math.exp(S[i, i] / 0.2)
         row = sum(math.exp(S[i, j] / 0.2) for j in range(n) if not excluded[i, j])
@@ -22,18 +23,13 @@ def test_matching_probability_by_hand(n: int) -> None:
         assert float(got[i]) == pytest.approx((own / row + own / column) / 2, rel=1e-12)
 
 
-def test_no_gradient_flows_through_it() -> None:
-    assert not matching_probability(torch.eye(3, requires_grad=True), 0.1).requires_grad
-
-
 def test_duplicates_share_image_or_text() -> None:
     mask = duplicate_mask(torch.tensor([5, 5, 6, 7]), torch.tensor([1, 2, 3, 2]))
     assert mask.int().tolist() == [[0, 1, 0, 0], [1, 0, 0, 1], [0, 0, 0, 0], [0, 1, 0, 0]]
-    assert duplicate_mask(torch.tensor([1, 2, 3]), torch.tensor([1, 2, 3])) is None
-    assert duplicate_mask(torch.tensor([1]), torch.tensor([1])) is None
+    assert all(duplicate_mask(torch.arange(n), torch.arange(n)) is None for n in (1, 3))
 
 
-@pytest.mark.parametrize("size", [1e-44, 1e-25, 1e-13, 1.0, 1e15, 1e20, 3e38])
+@pytest.mark.parametrize("size", [1e-44, 1e-13, 1.0, 1e20, 3e38])
 def test_rows_of_any_size_get_length_one(size: float) -> None:
     given = np.array([[size, -size], [np.inf, 0], [np.nan, 1], [0, 0], [3, 4]], np.float32)
     found = unit_rows(given)

@@ -11,17 +11,12 @@ from cleanpairs.ops import search
 from cleanpairs.ops.search import SearchNote, TopK, prepare, recall_at, top_k
 from tests.helpers import unit
 
-ways = pytest.mark.parametrize("way", ["faiss", "blocked"])
 
-
-@pytest.fixture
-def choose(monkeypatch: pytest.MonkeyPatch):
-    def set_way(way: str) -> None:
-        if way == "blocked":
-            monkeypatch.setattr(search.Prepared, "flat", None)  # as on a GPU, which the build of FAISS cannot use
-            monkeypatch.setattr(search, "_CPU_NUMBERS", 1000)  # many uneven blocks
-
-    return set_way
+@pytest.fixture(params=["faiss", "blocked"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "blocked":
+        monkeypatch.setattr(search.Prepared, "flat", None)  # as on a GPU, which the build of FAISS cannot use
+        monkeypatch.setattr(search, "_CPU_NUMBERS", 1000)  # many uneven blocks
 
 
 def oracle(queries: np.ndarray, bank: np.ndarray, k: int) -> TopK:
@@ -30,45 +25,34 @@ def oracle(queries: np.ndarray, bank: np.ndarray, k: int) -> TopK:
     return TopK(np.take_along_axis(S, indices, 1), indices)
 
 
-@ways
+def drawn(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize(
-    ("n", "m", "k"), [(1, 1, 1), (2, 2, 2), (7, 130, 5), (100, 333, 32), (40, 20, 20), (3, 70_000, 9)]
+    ("n", "m", "k"),
+    [(1, 1, 1), (2, 2, 2), (7, 130, 5), (100, 333, 32), (3, 70_000, 9), (4, 0, 5), (4, 3, 5), (0, 3, 5)],
 )
-def test_equals_a_full_sort(choose, way: str, n: int, m: int, k: int) -> None:
-    choose(way)
-    rng = np.random.default_rng(n * m)
-    queries, bank = rng.normal(size=(n, 16)).astype(np.float32), rng.normal(size=(m, 16)).astype(np.float32)
+def test_equals_a_full_sort_and_a_small_bank_is_padded(n: int, m: int, k: int) -> None:
+    queries, bank = drawn(n, 16, seed=1), drawn(m, 16, seed=2)
     found, wanted = top_k(queries, bank, k), oracle(queries, bank, k)
+    assert found.scores.shape == found.indices.shape == (n, k)
     assert found.scores.dtype == np.float32 and found.indices.dtype == np.int64
-    np.testing.assert_allclose(found.scores, wanted.scores, rtol=1e-4, atol=1e-5)
-    np.testing.assert_array_equal(found.indices, wanted.indices)
-
-
-@ways
-@pytest.mark.parametrize(("n", "m"), [(4, 0), (4, 1), (4, 3), (0, 3)])
-def test_a_small_bank_is_padded(choose, way: str, n: int, m: int) -> None:
-    choose(way)
-    rng = np.random.default_rng(1)
-    queries, bank = rng.normal(size=(n, 8)).astype(np.float32), rng.normal(size=(m, 8)).astype(np.float32)
-    found = top_k(queries, bank, 5)
-    assert found.scores.shape == found.indices.shape == (n, 5)
+    np.testing.assert_allclose(found.scores[:, :m], wanted.scores, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(found.indices[:, :m], wanted.indices)
     assert (found.indices[:, m:] == -1).all() and np.isneginf(found.scores[:, m:]).all()
-    np.testing.assert_array_equal(found.indices[:, :m], oracle(queries, bank, 5).indices)
 
 
-@ways
-def test_ties_go_to_the_smaller_index(choose, way: str) -> None:
-    choose(way)
+@pytest.mark.usefixtures("way")
+def test_ties_go_to_the_smaller_index() -> None:
     found = top_k(np.ones((2, 4), np.float32), np.ones((6, 4), np.float32), 6)
     np.testing.assert_array_equal(found.indices, np.tile(np.arange(6), (2, 1)))
 
 
-@pytest.mark.parametrize(
-    ("flags", "kernel"),
-    [({"avx512f", "avx2", "sse"}, "SKYLAKEX"), ({"avx2", "sse"}, "HASWELL"), ({"sse", "neon"}, None), (set(), None)],
-)
-def test_the_kernel_that_openblas_is_told(flags: set[str], kernel: str | None) -> None:
-    assert search._kernel_of(flags) == kernel
+def test_the_kernel_that_openblas_is_told() -> None:
+    kernels = {"avx512f avx2 sse": "SKYLAKEX", "avx2 sse": "HASWELL", "sse neon": None, "": None}
+    assert {flags: search._kernel_of(set(flags.split())) for flags in kernels} == kernels
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/cpuinfo"), reason="no /proc/cpuinfo to read the processor from")
@@ -120,27 +104,23 @@ def test_above_the_size_the_search_is_approximate_and_says_how_good(small_is_lar
     assert 0 < found.note.probes < 64
 
 
-def test_at_the_size_few_queries_and_on_demand_it_is_exact(small_is_large: None) -> None:
+def test_at_the_size_few_queries_on_demand_and_without_structure_it_is_exact(small_is_large: None) -> None:
     queries, bank = modes(600, 1), modes(4000, 2)
     for asked, held, exact in ((queries, bank[:1000], False), (queries[:5], bank, False), (queries, bank, True)):
         found = top_k(asked, held, 5, exact=exact)
         assert found.note == SearchNote("flat", len(asked), len(held))
         np.testing.assert_array_equal(found.indices, oracle(asked, held, 5).indices)
-
-
-def test_vectors_without_any_structure_are_searched_exactly(small_is_large: None) -> None:
-    rng = np.random.default_rng(0)
-    queries, bank = rng.normal(size=(600, 64)).astype(np.float32), rng.normal(size=(4000, 64)).astype(np.float32)
+    queries, bank = drawn(600, 64, seed=1), drawn(4000, 64, seed=2)  # without any structure
     found = top_k(queries, bank, 5)
-    assert found.note is not None and found.note.index == "flat"
+    assert found.note.index == "flat"
     np.testing.assert_array_equal(found.indices, oracle(queries, bank, 5).indices)
 
 
-@pytest.mark.parametrize("d", [15, 16, 513])
+@pytest.mark.parametrize("d", [15, 513])
 def test_a_bank_of_half_floats_of_any_length(small_is_large: None, d: int) -> None:
     queries, bank = modes(600, 1, d=d), modes(4000, 2, d=d).astype(np.float16)
     found = top_k(queries, bank, 12)
-    assert found.note is not None and found.note.index == "ivf"
+    assert found.note.index == "ivf"
     again = top_k(queries, bank.astype(np.float32), 12)
     np.testing.assert_array_equal(found.indices, again.indices)
     np.testing.assert_array_equal(found.scores, again.scores)

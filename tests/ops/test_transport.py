@@ -1,4 +1,4 @@
-"""Partial transport: against POT's plain scaling, its constraints, and the problems that break solvers."""
+"""Partial transport, dense and sparse: against POT, its constraints, and the problems that break solvers."""
 
 from typing import Any
 
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from cleanpairs.core.errors import DataError
+from cleanpairs.ops.sparse_transport import sparse_transport
 from cleanpairs.ops.transport import partial_transport
 from tests.helpers import assert_raises
 
@@ -39,21 +40,17 @@ def by_pot(cost: Tensor, mass: float, reg: float, forbidden: Tensor | None = Non
     return plan[:n, :m]
 
 
-@pytest.mark.parametrize(
-    ("n", "m", "forbidden"),
-    [(6, 6, None), (5, 9, None), (9, 4, None), (1, 5, None), (5, 1, None), (24, 24, diagonal(24))],
-)
+@pytest.mark.parametrize("shape", [(6, 6), (5, 9), (1, 5), (5, 1), (24, 24)])
 @pytest.mark.parametrize(("mass", "reg"), [(0.9, 0.1), (0.1, 0.01)])
-def test_equals_pot_on_the_augmented_problem(n: int, m: int, forbidden: Tensor | None, mass: float, reg: float) -> None:
-    cost = random_cost(n, m)
+def test_equals_pot_on_the_augmented_problem(shape: tuple[int, int], mass: float, reg: float) -> None:
+    cost, forbidden = random_cost(*shape), diagonal(24) if shape == (24, 24) else None
     found = partial_transport(cost.clone().requires_grad_(), mass=mass, reg=reg, forbidden=forbidden, **TIGHT)
     np.testing.assert_allclose(found.numpy(), by_pot(cost, mass, reg, forbidden), atol=1e-8)  # it has no gradient
 
 
 @settings(max_examples=40, deadline=None)
 @given(
-    n=st.integers(1, 9),
-    m=st.integers(1, 9),
+    shape=st.tuples(st.integers(1, 9), st.integers(1, 9)),
     mass=st.floats(0.01, 1.0),
     reg=st.floats(0.003, 1.0),
     barred=st.floats(0, 0.9),
@@ -62,17 +59,15 @@ def test_equals_pot_on_the_augmented_problem(n: int, m: int, forbidden: Tensor |
     seed=st.integers(0, 1000),
 )
 def test_constraints_hold_whatever_is_asked(
-    n: int, m: int, mass: float, reg: float, barred: float, shift: float, scale: float, seed: int
+    shape: tuple[int, int], mass: float, reg: float, barred: float, shift: float, scale: float, seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
-    cost = torch.from_numpy(rng.random((n, m)) * scale + shift)
-    forbidden = torch.from_numpy(rng.random((n, m)) < barred)
+    cost = torch.from_numpy(rng.random(shape) * scale + shift)
+    forbidden = torch.from_numpy(rng.random(shape) < barred)
     plan = partial_transport(cost, mass=mass, reg=reg, forbidden=forbidden, max_iter=200)
-    assert plan.isfinite().all()
-    assert (plan >= 0).all()
-    assert (plan[forbidden] == 0).all()
-    assert (plan.sum(dim=1) <= 1 / n * (1 + 1e-9)).all()
-    assert (plan.sum(dim=0) <= 1 / m * (1 + 1e-9)).all()
+    assert plan.isfinite().all() and (plan >= 0).all() and (plan[forbidden] == 0).all()
+    for dim, n in enumerate(shape):
+        assert (plan.sum(dim=1 - dim) <= 1 / n * (1 + 1e-9)).all()
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -84,16 +79,10 @@ def test_on_the_gpu_as_on_the_cpu() -> None:
 
 
 @pytest.mark.parametrize("reg", [0.003, 0.01, 0.07])
-@pytest.mark.parametrize(
-    "cost",
-    [
-        pytest.param(torch.zeros(16, 16), id="all equal"),
-        pytest.param(1 - 0.01 * random_cost(16, 16).float(), id="near 1"),
-        pytest.param(1e6 * random_cost(16, 16).float(), id="very different"),
-        pytest.param(torch.full((16, 16), 1e-10), id="all clipped"),
-    ],
-)
-def test_no_nan_and_all_the_mass(cost: Tensor, reg: float) -> None:
+@pytest.mark.parametrize(("start", "spread"), [(0, 0), (1, -0.01), (0, 1e6), (1e-10, 0)])
+def test_no_nan_and_all_the_mass(start: float, spread: float, reg: float) -> None:
+    """Of costs that are all equal, near 1, very different, or all clipped."""
+    cost = start + spread * random_cost(16, 16).float()
     found = partial_transport(cost, reg=reg, forbidden=diagonal(16), max_iter=20_000)
     assert found.isfinite().all()
     assert float(found.sum()) == pytest.approx(0.1, rel=1e-2)
@@ -129,8 +118,76 @@ def test_an_infeasible_problem_moves_what_is_possible() -> None:
 def test_what_is_empty_or_cannot_be_used() -> None:
     for shape in ((0, 3), (3, 0), (0, 0)):
         assert partial_transport(torch.zeros(shape)).shape == shape
-    cost = random_cost(3, 3)
     for bad in (float("nan"), float("inf")):
-        broken = cost.clone()
+        broken = random_cost(3, 3)
         broken[1, 2] = bad
         assert_raises(DataError, r"entry \[1, 2\]", partial_transport, broken)
+
+
+# -- sparse -----------------------------------------------------------------------------------------------------------
+
+
+def problem(n: int, m: int, share: float, seed: int = 0) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    row, column = np.nonzero(rng.random((n, m)) < share)
+    return {
+        "row": row, "column": column, "cost": rng.random(len(row)), "row_mass": rng.uniform(0.5, 3, n),
+        "column_mass": rng.uniform(0.5, 2, m),
+    }  # fmt: skip
+
+
+def dense_oracle(p: dict[str, np.ndarray], stay: float, reg: float) -> np.ndarray:
+    """(n + 1, m + 1) by POT: where there is no edge the cost is so high that nothing goes."""
+    a, b = p["row_mass"], p["column_mass"]
+    C = np.full((len(a) + 1, len(b) + 1), 50.0)
+    C[p["row"], p["column"]] = p["cost"]
+    C[:-1, -1] = C[-1, :-1] = stay / 2
+    C[-1, -1] = 0
+    first, second = np.append(a, b.sum()), np.append(b, a.sum())
+    plan: np.ndarray = ot.sinkhorn(first, second, C, reg, method="sinkhorn_log", stopThr=1e-12, numItermax=20_000)
+    return plan
+
+
+@pytest.mark.parametrize(
+    ("relaxation", "stay", "reg", "shift"),
+    [(1.0, 0.2, 0.5, 0.0), (1.8, 0.7, 0.1, -3.0), (1.0, 1.5, 0.05, 100.0), (1.8, 0.2, 0.05, 0.0), (1.8, 1.5, 0.5, 0.0)],
+)
+def test_sparse_equals_pot_on_the_dense_problem(relaxation: float, stay: float, reg: float, shift: float) -> None:
+    """Costs may be of any level."""
+    p = problem(12, 9, 0.4)
+    want = dense_oracle(p, stay, reg)
+    moved = {**p, "cost": p["cost"] + shift, "stay_cost": stay + shift}
+    got = sparse_transport(**moved, reg=reg, tol=1e-10, max_iter=20_000, relaxation=relaxation)
+    assert got.converged
+    found = np.concatenate([got.mass, got.row_left, got.column_left])
+    wanted = np.concatenate([want[p["row"], p["column"]], want[:-1, -1], want[-1, :-1]])
+    np.testing.assert_allclose(found, wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize("reg", [1.0, 0.01, 0.003, 0.0005])
+def test_sparse_masses_add_up(reg: float) -> None:
+    p = problem(40, 30, 0.2, seed=3)
+    got = sparse_transport(**p, stay_cost=0.6, reg=reg, tol=1e-4, max_iter=5000)
+    masses = np.concatenate([got.mass, got.row_left, got.column_left])
+    assert np.isfinite(masses).all() and masses.min() >= 0
+    total = p["row_mass"].sum() + p["column_mass"].sum()
+    rows = np.bincount(p["row"], got.mass, 40) + got.row_left - p["row_mass"]
+    columns = np.bincount(p["column"], got.mass, 30) + got.column_left - p["column_mass"]
+    assert np.abs(rows).sum() + np.abs(columns).sum() <= 2 * got.error * total + 1e-9
+    if reg >= 0.01:
+        assert got.converged and got.error <= 1e-4
+
+
+@pytest.mark.parametrize(("n", "m"), [(0, 0), (0, 3), (3, 0), (2, 2)])
+def test_sparse_without_edges_or_anybody(n: int, m: int) -> None:
+    none = np.zeros(0)
+    plan = sparse_transport(none, none, none, np.ones(n), np.ones(m), stay_cost=0.5, reg=0.1, max_iter=2000)
+    assert plan.mass.shape == (0,) and plan.converged
+    np.testing.assert_allclose(plan.row_left, np.ones(n), atol=0.01)
+    np.testing.assert_allclose(plan.column_left, np.ones(m), atol=0.01)
+
+
+def test_sparse_costs_that_are_no_numbers_are_refused() -> None:
+    p = problem(12, 9, 0.4)
+    p["cost"][1] = np.nan
+    assert_raises(DataError, "not finite", sparse_transport, **p, stay_cost=0.5, reg=0.1)

@@ -1,13 +1,12 @@
 """One of several processes that train together: what tests/trainer/test_distributed.py starts.
 
-    python distributed_worker.py OUT CASE...
+    python -m tests.trainer.distributed_worker OUT CASE...
 
 trains each case, ``method[-backbone[-micro_batch]]``, and leaves the weights, the pairs' values and the losses in
 ``OUT/<case>.npz``, written by the first process. ``CASE:stop`` is stopped by a signal after some steps, and
 ``CASE:resume`` goes on. Dropout is off: every process would draw its own.
 """
 
-import os
 import signal
 import sys
 from itertools import combinations
@@ -24,9 +23,15 @@ from cleanpairs.encoders.sgraf import SGR
 from cleanpairs.encoders.tokenizer import Tokenizer
 from cleanpairs.trainer import Trainer, TrainingData, TrainingSettings
 from cleanpairs.trainer.loop import Checkpoint
+from tests.helpers import StopAt
 
 WORDS = "red blue green cat dog bird big small old new fast slow".split()
 BACKBONES = {"mlp": MLP, "sgr": SGR}
+SPLIT = {"warmup": 1, "clean_above": 0.58}  # between the pairs, so early
+OWN: dict[str, dict[str, Any]] = {
+    "crcl": {"refine_epochs": (1,), "freeze": 1, "epochs": 2, "label_pass": "batch"}, "l2rm": SPLIT,
+    "repair": {**SPLIT, "memory": 32, "neighbours": 4, "eta": 0.95}, "auto": {"label_epochs": 2},
+}  # fmt: skip
 
 
 def corpus(n: int, wrong: int = 16, regions: int = 3) -> tuple[TrainingData, Tokenizer]:
@@ -35,14 +40,11 @@ def corpus(n: int, wrong: int = 16, regions: int = 3) -> tuple[TrainingData, Tok
     vectors = rng.normal(size=(len(WORDS), 16))
     sets = np.array(list(combinations(range(len(WORDS)), 3)))  # each once: equal ones would be ties to the last digit
     chosen = rng.permutation(sets)[:n]
-    images = [vectors[row].sum(0) + 0.1 * rng.normal(size=(regions, 16)) for row in chosen]
+    images = vectors[chosen].sum(1)[:, None] + 0.1 * rng.normal(size=(n, regions, 16))
     captions = [" ".join(WORDS[k] for k in row) for row in chosen]
     captions[:wrong] = captions[1:wrong] + captions[:1]
-    ids = np.arange(n)
-    _, text_group = np.unique([" ".join(sorted(c.split())) for c in captions], return_inverse=True)
-    tokenizer = Tokenizer.fit(captions)
-    data = TrainingData(np.array(images, np.float32), tokenizer.encode(captions), ids, ids, text_group.astype(np.int64))
-    return data, tokenizer
+    tokenizer, ids = Tokenizer.fit(captions), np.arange(n)  # each caption once
+    return TrainingData(images.astype(np.float32), tokenizer.encode(captions), ids, ids, ids), tokenizer
 
 
 def train(
@@ -52,18 +54,9 @@ def train(
     """One case."""
     method, backbone, micro = [*case.split("-"), *["mlp", "0"][case.count("-") :]]
     data, tokenizer = corpus(n)
-    own: dict[str, Any] = {"epochs": 3, "batch_size": 16, "tau": 0.1}
-    if method == "crcl":
-        own |= {"refine_epochs": (1,), "freeze": 1, "epochs": 2, "label_pass": "batch"}
-    if method in ("repair", "l2rm"):
-        own |= {"warmup": 1, "epochs": 3, "clean_above": 0.58}  # between the pairs, so early
-    if method == "repair":
-        own |= {"memory": 32, "neighbours": 4, "eta": 0.95}
-    if method == "auto":
-        own |= {"label_epochs": 2, "epochs": 3}
-    estimator = METHODS.load(method)(**own)
+    estimator = METHODS.load(method)(**{"epochs": 3, "batch_size": 16, "tau": 0.1, **OWN.get(method, {})})
     settings = TrainingSettings(
-        batch_size=16, lr=2e-3, eval_group_size=16, bucket=2, seed=3, micro_batch=int(micro) if micro != "0" else None,
+        batch_size=16, lr=2e-3, eval_group_size=16, bucket=2, seed=3, micro_batch=int(micro) or None,
         checkpoint_seconds=0.0,
     )  # fmt: skip
 
@@ -74,13 +67,6 @@ def train(
             if isinstance(module, nn.Dropout):
                 module.p = 0.0
         return model
-
-    steps: list[int] = []
-
-    def on_step(done: int, total: int, loss: float) -> None:
-        steps.append(done)
-        if len(steps) == stop_at:
-            os.kill(os.getpid(), signal.SIGTERM)
 
     estimator._begin()
     procedure = estimator._procedure(data)
@@ -93,7 +79,7 @@ def train(
 
         procedure.start_epoch = starting
         procedure.loss = lambda *args: loss(*args) * (1000 if seen[-1] == (2, 2) and seen.count((2, 2)) == 1 else 1)
-    trainer = Trainer(settings, checkpoint=checkpoint, on_step=on_step)
+    trainer = Trainer(settings, checkpoint=checkpoint, on_step=StopAt(stop_at, signal.SIGTERM))
     return trainer.fit(data, estimator._stages(), procedure, build, None, resume)
 
 
@@ -114,11 +100,9 @@ def main(out: Path, cases: list[str]) -> None:
         for case in cases:
             name, _, task = case.partition(":")
             checkpoint = Checkpoint(out.parent / f"kept-{name}", "test") if task else None
-            stop_at = 7 if task == "stop" else None
-            n = 3 if name == "infonce" else 61
+            how = {"resume": task == "resume", "diverge": task == "diverge", "stop_at": 7 if task == "stop" else None}
             try:
-                how = {"resume": task == "resume", "diverge": task == "diverge"}
-                trained = train(name, n=n, checkpoint=checkpoint, stop_at=stop_at, **how)
+                trained = train(name, n=3 if name == "infonce" else 61, checkpoint=checkpoint, **how)
             except KeyboardInterrupt:  # the first process had the signal, the others were told
                 if task != "stop":
                     raise

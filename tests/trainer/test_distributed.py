@@ -1,14 +1,11 @@
 """Two processes train what one trains: losses, labels, weights; and go on with what the other number has begun."""
 
-import functools
-import importlib.util
 import json
 import os
 import socket
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -17,8 +14,10 @@ import pytest
 from cleanpairs.core import distributed
 from tests.conftest import Command
 from tests.helpers import write_corpus
+from tests.trainer import distributed_worker
 
-WORKER = Path(__file__).with_name("distributed_worker.py")
+ROOT = Path(__file__).resolve().parents[2]
+ENV = {**os.environ, "OMP_NUM_THREADS": "1"}
 CASES = ["crcl", "crcl-sgr", "crcl-mlp-4", "repair", "l2rm", "auto", "infonce"]
 
 
@@ -32,14 +31,12 @@ def start(out: Path, cases: list[str], world: int) -> None:
     """Run the worker in this process, or in ``world`` of them, whose tracebacks fail the test."""
     out.mkdir(exist_ok=True)
     if world == 1:
-        worker().main(out, cases)
+        distributed_worker.main(out, cases)
         return
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-    env |= {"WORLD_SIZE": str(world)}
-    command = [sys.executable, str(WORKER), str(out), *cases]
-    running = [
-        subprocess.Popen(command, env={**env, "RANK": str(r)}, stderr=subprocess.PIPE, text=True) for r in range(world)
-    ]
+    env = {**ENV, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": str(world)}
+    how = {"cwd": ROOT, "stderr": subprocess.PIPE, "text": True}
+    command = [sys.executable, "-m", "tests.trainer.distributed_worker", str(out), *cases]
+    running = [subprocess.Popen(command, env={**env, "RANK": str(r)}, **how) for r in range(world)]
     try:
         said = [p.communicate(timeout=900)[1] for p in running]
     finally:
@@ -48,23 +45,13 @@ def start(out: Path, cases: list[str], world: int) -> None:
     assert [p.returncode for p in running] == [0] * world, "\n".join(said)
 
 
-@functools.cache
-def worker() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("distributed_worker", WORKER)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 # Biases whose gradient is nothing but rounding, since a softmax comes behind them.
 UNDETERMINED = ("attention.weigh.bias", "graph.2.bias", "score.bias")
 
 
 def compare(one: Path, two: Path, case: str) -> None:
     """Losses, values, labels and weights."""
-    # How sums are rounded is the processor's affair, and Adam makes more of it.
-    a, b = np.load(one), np.load(two)
-    local = "sgr" in case
+    a, b = np.load(one), np.load(two)  # how sums are rounded is the processor's affair, and Adam makes more of it
     assert sorted(a.files) == sorted(b.files) and len(a["losses"]) >= 3
     ranks = case.startswith("repair")  # those of similarities that are nearly alike may change places
     np.testing.assert_allclose(a["losses"], b["losses"], rtol=1e-3 if ranks else 1e-5)
@@ -72,7 +59,7 @@ def compare(one: Path, two: Path, case: str) -> None:
     assert np.array_equal(a["flagged"], b["flagged"])
     for name in a.files:
         if name.startswith("weight.") and (not name.endswith(UNDETERMINED) or ("-" not in case)):
-            np.testing.assert_allclose(a[name], b[name], atol=2e-4 if local else 3e-5, err_msg=name)
+            np.testing.assert_allclose(a[name], b[name], atol=2e-4 if "sgr" in case else 3e-5, err_msg=name)
     if case in ("crcl", "repair", "l2rm"):
         assert 0.1 < a["flagged"][-1] < 0.95  # labels were made, and used
 
@@ -127,8 +114,7 @@ def test_torchrun_fits_and_the_first_process_reports(tmp_path: Path, command: Co
     launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", free_port()]
     fit = "-m cleanpairs fit pairs.parquet --method crcl --backbone mlp --epochs 2 --out run --json".split()
     more = ["--set", "method.refine_epochs=[1]", "--batch-size", "16", "--set", "micro_batch=4"]
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    ran = subprocess.run([*launch, *fit, *more], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=900)
+    ran = subprocess.run([*launch, *fit, *more], cwd=tmp_path, env=ENV, capture_output=True, text=True, timeout=900)
     assert ran.returncode == 0, ran.stderr
     found = json.loads(ran.stdout)  # once, and nothing else
     assert found["pairs"] == 80 and found["epochs"] == 3

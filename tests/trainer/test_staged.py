@@ -29,11 +29,8 @@ class Towers(nn.Module):
         if not self.local:
             return nn.functional.normalize(image, dim=1), nn.functional.normalize(text, dim=1)
         L = int(lengths.max())
-        there = torch.arange(L) < lengths[:, None]
-        return (
-            Local(image.view(-1, 5, 4), torch.full_like(lengths, 5)),
-            Local(text.view(-1, 5, 4)[:, :L] * there[..., None], lengths),
-        )
+        words = text.view(-1, 5, 4)[:, :L] * (torch.arange(L) < lengths[:, None])[..., None]
+        return Local(image.view(-1, 5, 4), torch.full_like(lengths, 5)), Local(words, lengths)
 
 
 def loss_of(images: Any, texts: Any) -> Tensor:
@@ -43,20 +40,12 @@ def loss_of(images: Any, texts: Any) -> Tensor:
     return ActiveComplementaryLoss(tau=0.2)(images @ texts.T, labels).mean()
 
 
-def step(
-    module: Towers, x: Tensor, lengths: Tensor, micro: int | None, seed: int = 7
-) -> tuple[float, dict[str, Tensor]]:
+def step(module: Towers, x: Tensor, lengths: Tensor, micro: int | None) -> tuple[float, dict[str, Tensor]]:
     """Loss and gradients of a step."""
     module.zero_grad(set_to_none=True)
     staged = Staged(module)
-
-    def run(at: np.ndarray) -> tuple[Any, Any]:
-        rows = torch.from_numpy(at)
-        states: tuple[Any, Any] = module(x[rows], lengths[rows])
-        return states
-
-    torch.manual_seed(seed)
-    loss = loss_of(*staged.states(len(x), pieces(len(x), micro), run, seed))
+    torch.manual_seed(7)
+    loss = loss_of(*staged.states(len(x), pieces(len(x), micro), lambda at: module(x[at], lengths[at]), 7))
     loss.backward()
     staged.finish()
     return float(loss.detach()), {k: p.grad.clone() for k, p in module.named_parameters() if p.grad is not None}
@@ -69,17 +58,15 @@ def batch(n: int = 23) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("local", [False, True], ids=["vectors", "parts"])
-@pytest.mark.parametrize(("n", "micro"), [(23, 2), (23, 8), (23, 22), (23, 100), (1, 2), (3, 2)])
+@pytest.mark.parametrize(("n", "micro"), [(23, 2), (23, 8), (23, 100), (1, 2), (3, 2)])
 def test_pieces_have_the_loss_and_the_gradient_of_the_whole(local: bool, n: int, micro: int) -> None:
     module = Towers(local=local).double()
     x, lengths = batch(n)
     loss, gradients = step(module, x, lengths, None)
     cached, of_pieces = step(module, x, lengths, micro)
     assert cached == pytest.approx(loss, abs=1e-10)
-    assert gradients.keys() == of_pieces.keys() and len(gradients) == 4
-    for name, gradient in gradients.items():
-        torch.testing.assert_close(of_pieces[name], gradient, atol=1e-10, rtol=0)
-        assert n == 1 or float(gradient.abs().max()) > 1e-4
+    torch.testing.assert_close(of_pieces, gradients, atol=1e-10, rtol=0)
+    assert len(gradients) == 4 and (n == 1 or all(float(g.abs().max()) > 1e-4 for g in gradients.values()))
 
 
 def test_both_passes_of_a_piece_draw_the_same_dropout() -> None:
@@ -93,8 +80,7 @@ def test_both_passes_of_a_piece_draw_the_same_dropout() -> None:
 def test_running_statistics_move_once() -> None:
     module, (x, lengths) = Towers(norm=True).double(), batch(12)
     step(module, x, lengths, 4)
-    assert isinstance(module.norm, nn.BatchNorm1d)
-    assert int(module.norm.num_batches_tracked or 0) == 3  # stages, and not twice as many
+    assert int(module.norm.num_batches_tracked) == 3  # stages, and not twice as many
 
 
 def test_packed_captions_of_a_piece_are_packed_alone() -> None:
@@ -106,5 +92,4 @@ def test_packed_captions_of_a_piece_are_packed_alone() -> None:
         alone, same = pack(table, order[at])
         assert np.array_equal(same, np.arange(len(at)))
         assert taken.sentences is alone.sentences is None
-        for a, b in zip(taken[:-1], alone[:-1], strict=True):
-            assert torch.equal(a, b)
+        assert all(torch.equal(a, b) for a, b in zip(taken[:-1], alone[:-1], strict=True))
