@@ -330,7 +330,8 @@ def test_pixels_become_what_pictures_become(tiny_clip: Path, colored: Path, tune
     model = tiny(CRCL, dim=8, dim_word=4, **encoder).fit(pairs)
     pictures = [Image.open(io.BytesIO(data or b"")) for data in pairs.images.read(range(5))]
     pixels = np.stack([np.asarray(picture.convert("RGB")) for picture in pictures]).transpose(0, 3, 1, 2)
-    np.testing.assert_allclose(model.encode_images(pixels), model.encode_images(pairs)[:5], atol=1e-6)
+    first = model.encode_images(load_pairs(colored, limit=5))  # batches of other sizes may be rounded otherwise
+    np.testing.assert_allclose(model.encode_images(pixels), first, atol=1e-6)
     assert model.encode_images(pixels[:0]).shape == (0, model.model_.dim)
 
 

@@ -45,7 +45,7 @@ def model() -> Auto:
 
 @pytest.mark.parametrize("rate", [0.0, 0.4])
 def test_few_clean_pairs_are_flagged_and_most_mismatched_ones(model: Auto, rate: float) -> None:
-    clean = pairs_of(600, 1)
+    clean = pairs_of(1200, 1)
     noise = inject_noise(clean, rate, seed=2)
     pairs, wrong = apply_noise(clean, noise), noise.mismatched
     scores, flagged, unseen = model.score_pairs(pairs), model.predict(pairs), model.own_threshold(pairs)
