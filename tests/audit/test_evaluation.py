@@ -13,18 +13,9 @@ import pytest
 from PIL import Image
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from cleanpairs.audit import (
-    Answered,
-    AuditSample,
-    draw_sample,
-    evaluate_audit,
-    expected_quality,
-    read_answers,
-    read_labels,
-    update_labels,
-    write_labels,
-)
-from cleanpairs.audit.evaluation import LADDER, at_threshold, noise_estimate
+from cleanpairs import draw_sample, evaluate_audit, expected_quality, read_labels, write_labels
+from cleanpairs.audit import Answered, AuditSample, read_answers, update_labels
+from cleanpairs.audit.evaluation import at_threshold, noise_estimate
 from cleanpairs.audit.sample import stratum_of
 from cleanpairs.core.errors import ConfigError, DataError, OutputExistsError, RefusedError
 from cleanpairs.correspondence.calibration import Calibration, calibrate, positions
@@ -62,11 +53,6 @@ def test_all_labelled_is_exact() -> None:
         assert e.flagged == (y < e.threshold).sum()
     assert np.isclose(r.noise_rate.value, wrong.mean())
     assert np.isclose(r.auroc, roc_auc_score(wrong, -y)) and np.isclose(r.ap, average_precision_score(wrong, -y))
-    lines = str(r).splitlines()  # the table marks the threshold, which may be another one than the run's
-    assert lines[-1] == "* the threshold"
-    thresholds = [line.split()[0] for line in lines if "[" in line][1:]
-    assert thresholds == [f"{t:g}{'*' * (t == 0.17)}" for t in sorted((0.17, *LADDER))]
-    assert max(len(line) for line in lines) <= 100 and not any(line.endswith(" ") for line in lines)
 
 
 def test_the_estimates_are_unbiased() -> None:
@@ -184,13 +170,6 @@ def test_small_and_equal_scores(values: list[float]) -> None:
         assert len(s) == min(n, len(values)) and (n < len(values) or np.allclose(s.weight, 1))
 
 
-@pytest.mark.parametrize(("y", "matched"), [([0.2], [1.0]), ([0.2, 0.9], [0.0, 1.0])])
-def test_corpora_of_one_and_two_pairs(y: list[float], matched: list[float]) -> None:
-    s = draw_sample(y, 100, threshold=0.5)
-    r = evaluate_audit(replace(s, matched=np.array(matched)[s.pair_id]), y, threshold=0.5)
-    assert r.at_threshold.flagged == 1 and r.at_threshold.precision.value == 1 - matched[0]
-
-
 # -- What calibrated scores let expect of a threshold, against the truth ----------------------------------------------
 
 
@@ -219,7 +198,6 @@ def test_near_the_truth(width: float) -> None:
         assert t.flagged == (y < t.threshold).sum()
         assert t.precision.low - 0.01 <= precision <= t.precision.high + 0.01
         assert t.recall.low - 0.01 <= recall <= t.recall.high + 0.01
-    assert "0.33*" in str(e) and "cleanpairs audit" in str(e)
 
 
 def test_scores_that_nobody_calibrated_let_expect_nothing() -> None:
@@ -275,8 +253,7 @@ def test_the_csv_is_written_and_not_written_over(tmp_path: Path, pairs: Pairs) -
 
 
 @pytest.mark.parametrize(("before", "header", "encoding"), [
-    ("", "pair_id,key,stratum,matched", "utf-8"), ("", "Pair_ID, Key, Stratum, Matched", "utf-16"),
-    ("sep=;\n", "pair_id;key;stratum;matched", "utf-8-sig"), ("\n", "matched,pair_id", "cp1252"),
+    ("", "Pair_ID, Key, Stratum, Matched", "utf-16"), ("sep=;\n", "pair_id;key;stratum;matched", "utf-8-sig"),
 ])  # fmt: skip
 def test_labels_are_not_deleted_however_a_spreadsheet_saves_them(
     tmp_path: Path, pairs: Pairs, before: str, header: str, encoding: str
@@ -370,19 +347,11 @@ def test_answers_of_a_file(tmp_path: Path) -> None:
         assert_raises(DataError, words, Answered.of, y, dict.fromkeys(range(9), True))
 
 
-@pytest.mark.parametrize("right", [True, False])
-def test_answers_that_contradict_the_scores_are_named(right: bool) -> None:
-    found = str(Answered.of(np.linspace(0, 1, 100), {i: (i >= 30) is right for i in range(0, 100, 5)}))
-    assert ("were yes and no exchanged" in found) is not right
-
-
 @pytest.mark.parametrize(("change", "words"), [
     (lambda t: t[4].update(matched="maybe"), ["line 6", "column matched", "'maybe'"]),
     (lambda t: t[0].update(pair_id="x"), ["line 2", "column pair_id", "'x'", "0 to 39"]),
-    (lambda t: t[0].update(pair_id="40"), ["line 2", "column pair_id", "another run"]),
     (lambda t: t[2].update(key="another"), ["line 4", "column key", "'another'", "another run"]),
     (lambda t: t.append(dict(t[1])), ["line 42", "line 3 already"]),
-    (lambda t: t[0].update(stratum="low"), ["line 2", "column stratum", "'low'"]),
     (lambda t: t[0].update(stratum="0 to 0.000001"), ["line 2", "column stratum", "scores are others"]),
     (lambda t: [r.pop("stratum") for r in t], ["line 1", "stratum is missing"]),
     (lambda t: t.clear() or t.append({"pair_id": "", "matched": "", "key": "", "stratum": ""}), ["no row"]),

@@ -40,12 +40,9 @@ def test_a_card_of_every_format(name: str, make_pairs: Any, make_plan: Any, mixe
     text = card.read_text()
     loaded = DatasetCard(text).data
     assert loaded.license == "cc-by-4.0" and loaded.size_categories == "n<1K" and "cleanpairs" in loaded.tags
-    assert loaded.task_categories == ["image-to-text", "text-to-image"]
     for words in (
-        "# photos", "| pairs in the input | 7 | 100.0 % |", f"{summary.rows:,} rows are in this dataset",
-        f"| dropped | {summary.dropped} |", "| quarantined: unusable, or found by a filter |", "method: crcl",
-        "3 of 7 pairs (42.9 %)", "- About 25.0 %", "lower correspondence", "strategy ot", "torch 2.13.0",
-        "cleanpairs diff",
+        "| pairs in the input | 7 | 100.0 % |", f"{summary.rows:,} rows are in this dataset", "3 of 7 pairs (42.9 %)",
+        f"| dropped | {summary.dropped} |", "method: crcl", "- About 25.0 %", "strategy ot", "torch 2.13.0",
     ):  # fmt: skip
         assert words in text
     assert ("- `all_captions`: " in text) == more["all_captions"]
@@ -54,7 +51,6 @@ def test_a_card_of_every_format(name: str, make_pairs: Any, make_plan: Any, mixe
     assert ("configs" in yaml.safe_load(text.split("---\n")[1])) == (name not in ("uids", "csv", "lance"))
 
 
-# webdataset leaves the tars that it read to the garbage collector
 # webdataset leaves the tars that it read to the garbage collector
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_the_code_for_loading_runs(make_pairs: Any, make_plan: Any, tmp_path: Path, monkeypatch: Any) -> None:

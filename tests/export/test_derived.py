@@ -30,8 +30,8 @@ NUMBERS = [[i + 0.25, i + 0.5, -float(i)] for i in range(len(ACTIONS))]
 STRICT = pa.field("element", pa.float32(), nullable=False)
 KINDS = {
     "fixed": pa.list_(pa.float32(), DIM), "fixed, strict inside": pa.list_(STRICT, DIM),
-    "list": pa.list_(pa.float32()), "list, strict inside": pa.list_(STRICT),
-    "large": pa.large_list(pa.float64()), "half": pa.list_(pa.float16(), DIM),
+    "list": pa.list_(pa.float32()),
+    "half": pa.list_(pa.float16(), DIM),
 }  # fmt: skip
 
 

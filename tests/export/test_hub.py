@@ -109,7 +109,6 @@ def test_a_webdataset_and_its_successor(hub: Hub, make_pairs: Any, make_plan: An
     again = push_export(out, "me/clean", private=False)
     assert set(again.removed) == {"00001.tar", "00001.parquet", "00002.tar", "00002.parquet"} and "notes.txt" in files
     assert hub.private == {"me/clean": True} and len(hub.commits) == 2
-    assert "4 of an earlier upload removed" in str(again)
 
 
 def test_of_an_earlier_upload_nothing_is_left(hub: Hub, make_pairs: Any, make_plan: Any, tmp_path: Path) -> None:
@@ -213,10 +212,4 @@ def test_a_model_is_pushed_and_loaded_by_its_name(hub: Hub, tmp_path: Path, monk
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
     np.testing.assert_array_equal(InfoNCE.from_pretrained("us/model").score_pairs(pairs), model.score_pairs(pairs))
-    config = json.loads(pushed["config.json"])
-    (tmp_path / "cache" / "config.json").write_text(json.dumps(config | {"versions": {"torch": "2.4.0"}}))
-    InfoNCE.from_pretrained(tmp_path / "cache").push_to_hub("us/again")
-    assert b"torch 2.4.0" in hub.repos["model", "us/again"]["README.md"]
     assert_raises(DataError, "no directory", InfoNCE.from_pretrained, tmp_path / "nowhere" / "model")
-    model.calibrate({i: i % 2 == 0 for i in range(20)}).push_to_hub("us/answered")  # it keeps the scores of the fit
-    assert b"of the pairs" not in hub.repos["model", "us/answered"]["README.md"]

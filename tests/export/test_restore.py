@@ -18,16 +18,8 @@ from cleanpairs.data import writing as data_writing
 from cleanpairs.export import diff_export, export_pairs, restore, restore_export
 from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.verification import verify_path
-from tests.helpers import (
-    assert_raises,
-    edit_exported,
-    embedding_folder,
-    plan_of,
-    vector_column,
-    write_pictures,
-    write_table,
-)
-from tests.helpers import picture as png
+from tests import helpers
+from tests.helpers import assert_raises, edit_exported, picture, plan_of, vector_column, write_pictures, write_table
 
 from .conftest import columns, restored
 
@@ -46,27 +38,17 @@ def lists(n: int = N) -> list[list[str | None] | None]:
     return [None, ["", "a\0b", None], *made[2:]]
 
 
-def as_pandas() -> pa.Table:
-    import pandas as pd
-
-    text = pd.Categorical([f"text {i % 5}" for i in range(N)])
-    return pa.Table.from_pandas(pd.DataFrame({"caption": text, "image": columns(N)["image"]}, index=np.arange(N) + 100))
-
-
 def strict_inside() -> dict[str, Any]:
     """Parts that may not be null, at every depth; a struct that holds them is null in some rows."""
     image = pa.struct([pa.field("bytes", pa.binary(), False), pa.field("path", pa.string())])
     number = pa.field("item", pa.float32(), nullable=False)
-    ids, fields = pa.array(range(N)), [pa.field("x", pa.int64(), False), pa.field("x", pa.int64())]
-    images = [{"bytes": png(i), "path": None} for i in range(N)]
+    images = [{"bytes": picture(i), "path": None} for i in range(N)]
     return {
         "image": pa.array(images, image),
         "image_features": pa.array([[i, 1, 2] for i in range(N)], pa.list_(number, 3)),
         "text_features": pa.array([[i, 1] for i in range(N)], pa.list_(number)),
         "others": pa.array([[images[i]] * (i % 3) for i in range(N)], pa.list_(pa.field("item", image, False))),
-        "by name": pa.array([[("a", images[i])] for i in range(N)], pa.map_(pa.string(), image)),
         "maybe": pa.array([None if i % 2 else images[i] for i in range(N)], image),
-        "twice": pa.StructArray.from_arrays([ids, ids], fields=fields),
     }
 
 
@@ -74,8 +56,6 @@ NOT_NULL = pa.schema([
     pa.field("caption", pa.large_string(), nullable=False, metadata={"unit": "words"}),
     pa.field("image", pa.large_binary(), nullable=False), pa.field("site", pa.int32(), nullable=False),
 ], metadata={"made": "by hand"})  # fmt: skip
-FEATURES = {"image": {"_type": "Image"}, "caption": {"dtype": "string", "_type": "Value"}}
-NOTE = {"huggingface": json.dumps({"info": {"features": FEATURES}})}
 BYTES = pa.array([b"\xff\xfe" if i % 5 == 1 else b"text %d" % i for i in range(N)])  # not all UTF-8
 WRONG = [None if i == 2 else i % 3 == 0 for i in range(N)]
 VECTORS = vector_column(np.arange(N * 12, dtype=np.float32).reshape(N * 3, 4))
@@ -90,14 +70,12 @@ OF_ODD_TYPES: dict[str, Any] = {
 }  # fmt: skip
 INPUTS: dict[str, Any] = {
     "strings": {},
-    "duplicates": {"caption": ["same"] * N, "image": [png(1)] * N, "key": ["k"] * N},
     "missing": {
         "caption": [None if i == 3 else "" if i == 5 else f"text {i}" for i in range(N)],
-        "image": [None if i == 4 else b"no image" if i == 6 else png(i) for i in range(N)],
+        "image": [None if i == 4 else b"no image" if i == 6 else picture(i) for i in range(N)],
     },
     "not utf-8": {"caption": pa.Array.from_buffers(pa.string(), N, BYTES.buffers())},
     "lists": {"caption": lists()},
-    "large lists": {"caption": pa.array(lists(), pa.large_list(pa.string()))},
     "lists of two, and their truth": {
         "caption": pa.array([[f"{i} a", f"{i} b"] for i in range(N)], pa.list_(pa.string(), 2)),
         "true_mismatch": [[False, True]] * N, "true_key": [[f"k{i}", "k0"] for i in range(N)],
@@ -111,10 +89,6 @@ INPUTS: dict[str, Any] = {
     "odd types inside": {k: pa.ListArray.from_arrays(range(N + 1), OF_ODD_TYPES[k]) for k in ("uuid", "json", "view")},
     "not null": pa.table(columns(N)).select(NOT_NULL.names).cast(NOT_NULL),
     "not null inside": strict_inside(),
-    "datasets": pa.table({
-        "image": pa.array([{"bytes": png(i), "path": f"{i}.png"} for i in range(N)]), "caption": columns(N)["caption"],
-    }).replace_schema_metadata(NOTE),
-    "pandas": as_pandas(),
 }  # fmt: skip
 
 
@@ -199,16 +173,8 @@ def test_only_what_is_needed_is_kept(tmp_path: Path) -> None:
     empty = dict.fromkeys(names)
     assert lines[0]["original_row"] is None
     assert lines[1]["original_row"] == empty | {"caption": "text 1"}
-    assert lines[2]["original_row"] == empty | {"image": png(2)}
-    assert lines[3]["original_row"] == {"key": "k3", "image": png(3), "caption": "text 3", "site": 3}
-
-
-def test_a_row_of_many_captions_is_kept_once(tmp_path: Path) -> None:
-    captions = [[f"{i}.{j}" for j in range(400)] for i in range(3)]
-    pairs = load_pairs(write_table(tmp_path / "in.parquet", {"image": [png(i) for i in range(3)], "caption": captions}))
-    export_pairs(pairs, plan_of(pairs, ["drop"] * 1200, [None] * 1200), tmp_path / "out.parquet")
-    ledger = pq.read_table(tmp_path / "out.parquet.ledger.parquet")
-    assert len(ledger) == 1200 and ledger["original_columns"].null_count == 1197
+    assert lines[2]["original_row"] == empty | {"image": picture(2)}
+    assert lines[3]["original_row"] == {"key": "k3", "image": picture(3), "caption": "text 3", "site": 3}
 
 
 def test_memory_is_that_of_some_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,8 +254,6 @@ ROWS = ["original_row", "original_columns"]
     (None, "lacks 'cleanpairs.ledger'"),
     ({"version": 9}, "version 9"),
     ("{", "damaged"),
-    ({"schema": "AAAA"}, "damaged"),
-    ({"rows": 3}, "damaged"),
     ({"rows": N + 1}, "damaged"),
     ("rows", r"out\.parquet\.ledger\.parquet .* 'original_columns' .*version 1"),  # an older one
 ])  # fmt: skip
@@ -354,7 +318,7 @@ def test_what_was_no_parquet_comes_back_as_the_table_that_was_read(tmp_path: Pat
         write_folder(data)
     elif kind == "vectors":
         vectors = np.arange(12, dtype=np.float32).reshape(4, 3)
-        embedding_folder(data, vectors, None, pa.table({"caption": [f"text {i}" for i in range(4)]}))
+        helpers.embedding_folder(data, vectors, None, pa.table({"caption": [f"text {i}" for i in range(4)]}))
     else:
         runs = pc.run_end_encode(pa.array(["a"] * 4 + ["b"] * (N - 4)))
         write_arrow(data := tmp_path / "in.arrow", year=OF_ODD_TYPES["source"], runs=runs)

@@ -9,9 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import csv
 
-from cleanpairs import ClipScore, InfoNCE, Pairs, RepairPlan, load_pairs, restore_export, write_report
+from cleanpairs import ClipScore, InfoNCE, Pairs, RepairPlan, load_pairs, restore_export
 from cleanpairs.commands.export import export_run
-from cleanpairs.commands.fit import result_table
 from cleanpairs.commands.rematch import rematch_run
 from cleanpairs.commands.run import Run
 from cleanpairs.correspondence.displacement import Displacement
@@ -79,8 +78,8 @@ def test_the_ledger_names_the_rule_and_the_export_is_verified_and_undone(tmp_pat
     said = "the caption of each image stands 2 rows down"
     write(data)
     found = fit_beside(data, "text_encoder=features", method="clip-score", device="cpu")
-    assert any(said in block["why"] for block in found["displaced"]) and f"{said}." in result_table(found)
-    run, pairs = Run(tmp_path / "run"), load_pairs(data)
+    assert any(said in block["why"] for block in found["displaced"])
+    run = Run(tmp_path / "run")
     y = run.scores().correspondence
     assert (y[100:298] == 0).mean() > 0.97 and y[np.r_[0:95, 305:400]].min() > 0
     assert found["flagged"] == (y < found["threshold"]).sum()
@@ -94,11 +93,7 @@ def test_the_ledger_names_the_rule_and_the_export_is_verified_and_undone(tmp_pat
     assert 190 < summary.displaced == summary.rematched_text and own(plan)[100:298].mean() > 0.97
     assert f"{summary.displaced} of displaced rows" in str(summary)
     assert plan.table["reason"].equals(RepairPlan.load(tmp_path / "plan.csv").table["reason"])
-    told = {"title": "", "scores": run.scores().table, "threshold": 0.5, "pairs": pairs, "plan": plan, "info": run.info}
-    page = write_report(tmp_path / "report.html", **told).read_text()
-    assert page.count(f"{said}.") >= 2
-    assert ">nan<" not in page and '="nan"' not in page  # the rule needs no repair score
-    assert any(f"{said}." in line for line in displaced_in_vectors(pairs))
+    assert any(f"{said}." in line for line in displaced_in_vectors(load_pairs(data)))
     assert not displaced_in_vectors(Pairs.from_arrays(["a"] * 30, features=np.eye(30, dtype=np.float32)))
     export_run(run, out, RepairSettings(), streamed_from=streamed_from)
     reasons = pq.read_table(f"{out}.ledger.parquet")["reason"].to_pylist()

@@ -5,15 +5,12 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cleanpairs.core.errors import ConfigError, DataError, RefusedError
 from cleanpairs.data import Pairs
-from cleanpairs.repair.assignment import Members, assign
-from cleanpairs.repair.copies import near_copies
 from cleanpairs.repair.plan import RepairPlan, part_sources, truth_after
 from cleanpairs.repair.plan_input import PlanInput
 from cleanpairs.repair.planning import plan_repairs as plan_with
@@ -332,15 +329,10 @@ def test_probable_repairs_are_the_likelier_right_ones_with_their_probability() -
     assert not corpus.wrong_after(plan)[right].any()
     assert corpus.wrong_after(plausible)[[a.startswith("rematch") for a in columns(plausible)["action"]]].any()
     assert "its most probable candidate does not score highest" in table["reason"]
-    assert "99 % of the repairs are expected to be right" in str(plan.summary())
-    assert "99.6 % of the repairs" in str(replace(plan.summary(), mean_confidence=0.996))
-    assert "how many of the repairs are right is undetermined" in str(plausible.summary())
     assert plausible.summary() == plausible.summary() and plausible.summary().mean_confidence is None
     unlikely = corpus.plan(repairs="probable", evidence=Sure(corpus, 0.4, 0.3))
     assert unlikely.summary().repaired == 0
     assert "its best candidate is too likely to be wrong" in columns(unlikely)["reason"]
-    assert "nothing is repaired; --repairs plausible" in str(unlikely.summary())
-    assert "nothing is repaired" not in str(plan.summary())
 
 
 @pytest.mark.parametrize(("copies", "same"), [(0, ""), (2, ""), (3, ""), (3, "text")])
@@ -420,21 +412,3 @@ def test_invariants_on_random_corpora(data: st.DataObject) -> None:
     plan = plan_repairs(pairs, correspondence, z_image, z_text, scorer, **limits, **chosen)
     check_invariants(plan, pairs, correspondence, least=least, max_reuse=reuse)
     assert len(plan.apply(pairs)) == plan.summary().kept + plan.summary().repaired and str(plan.summary())
-
-
-def test_the_part_that_stays_counts_as_one_that_is_given() -> None:
-    """Row 0 keeps its image beside another caption: row 1 cannot have that image, too."""
-    members = Members.from_groups(np.arange(2), np.array([2, 0]), 2)  # a caption of member 2, the image of member 0
-    edges = {"row": np.arange(2), "is_image": np.array([False, True]), "group": np.arange(2), "pair": np.arange(2)}
-    place, donor = assign(**edges, row_member=np.arange(2), members=members, text_uses=np.zeros(3), capacity=1)
-    assert (place.tolist(), donor.tolist()) == ([0, -1], [2, -1])
-
-
-def test_nearly_equal_captions_are_counted() -> None:
-    rng = np.random.default_rng(0)
-    captions = [" ".join(f"w{i}" for i in rng.geometric(0.2, rng.integers(0, 9))) for _ in range(400)]
-    chosen, words = np.arange(0, 400, 3), [set(caption.split()) for caption in captions]
-    alike = [[len(a & b) >= 0.7 * len(a | b) for b in words if a and b] for a in (words[i] for i in chosen)]
-    expected = [max(sum(row) - 1, 0) for row in alike]
-    batches = [pa.record_batch({"caption": captions[:151]}), pa.record_batch({"caption": captions[151:]})]
-    assert near_copies(lambda: batches, chosen).tolist() == expected and sum(expected) > 100

@@ -100,8 +100,6 @@ def test_a_page_of_every_kind_of_pair(case: dict[str, Any], tmp_path: Path) -> N
     assert page.open == [] and len(page.source) < 3_000_000
     counts = {kind: page.count(kind) for kind in ("kept", "repaired", "dropped", "quarantined")}
     assert counts == {"kept": 6, "repaired": 3, "dropped": 2, "quarantined": 1} and page.count("input") == 12
-    widths = [float(a["width"] or 0) for t, a in page.tags if t == "rect" and a.get("height") == "26"]
-    assert sum(widths[1:]) == pytest.approx(1000, abs=0.1)
 
     policy = next(a["content"] for t, a in page.tags if a.get("http-equiv") == "Content-Security-Policy") or ""
     assert policy.startswith("default-src 'none'; img-src data:; ") and "unsafe" not in policy
@@ -114,7 +112,6 @@ def test_a_page_of_every_kind_of_pair(case: dict[str, Any], tmp_path: Path) -> N
     assert "<ins><bdi>caption number 9</bdi></ins>" in page.source
     assert ">0.050</span>" in page.source
     assert ">0.900</b>, from pair 9" in page.source
-    assert page.source.count('class="arrow"') == 1  # one image was replaced
     assert "truth: matched before" not in page.text
     assert page.text.count("repaired with its own partner") == 2  # caption 9 is of k0, caption 0 of k3
     assert page.text.count("repaired with a wrong partner") == 1  # image 7 under a caption of k9
@@ -125,13 +122,6 @@ def test_a_page_of_every_kind_of_pair(case: dict[str, Any], tmp_path: Path) -> N
     words[6] = words[7]  # image 7 came with the words of caption 6
     page = Page(write_report(tmp_path / "r2.html", **case | {"pairs": replace(case["pairs"], text_group=words)}))
     assert page.text.count("repaired with its own partner") == 3 and "a wrong partner" not in page.text
-
-
-def test_quoted_words_from_right_to_left_keep_their_place(case: dict[str, Any], tmp_path: Path) -> None:
-    why = ["hardly any of them says “قميص”, “<b>”, “رجالي”"] * 12
-    page = Page(write_report(tmp_path / "r.html", **case | {"why": why}))
-    assert "says “<bdi>قميص</bdi>”, “<bdi>&lt;b&gt;</bdi>”, “<bdi>رجالي</bdi>”</bdi>" in page.source
-    assert page.open == []
 
 
 def test_galleries_show_each_dropped_pair_once_per_gallery_and_the_worst_first(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The report's sections by themselves: slices, groups, donors, precomputed scores, the story, the first sentence."""
+"""The report's sections by themselves: slices, groups, precomputed scores, the first sentence."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -15,9 +15,9 @@ from cleanpairs import Pairs, RepairPlan, load_pairs
 from cleanpairs.core.errors import ConfigError, DataError
 from cleanpairs.core.plain import percent
 from cleanpairs.correspondence.calibration import Calibration, calibrate, positions
-from cleanpairs.report.gallery import Cards, compare_scores, donors, duplicates, precomputed_scores
+from cleanpairs.report.gallery import Cards, compare_scores, duplicates, precomputed_scores
 from cleanpairs.report.outcome import Outcome, outcome_of, slice_tables
-from cleanpairs.report.page import story, verdict
+from cleanpairs.report.page import verdict
 from tests.helpers import assert_raises, write_table
 
 from .conftest import plan_of, png
@@ -87,15 +87,6 @@ def test_groups_of_the_same_image_and_the_same_text() -> None:
     assert duplicates(Cards(Pairs.from_arrays([], images=[]), outcome([])), 5) == []
 
 
-def test_donors_are_counted() -> None:
-    pairs = Pairs.from_arrays([f"c{i}" for i in range(8)], images=[png(i) for i in range(8)])
-    kind, donor = np.array(["repaired"] * 5 + ["kept"] * 3, dtype=object), np.array([7, 6, 7, 7, 6, -1, -1, 0])
-    out = replace(outcome(np.full(8, 0.9)), kind=kind, donor=donor)
-    found = donors(Cards(pairs, out), 9)
-    assert [(i, uses) for i, uses, _ in found] == [(7, 3), (6, 2)]
-    assert donors(Cards(pairs, outcome(np.ones(8))), 9) == []
-
-
 def test_given_scores_are_compared() -> None:
     rng, n = np.random.default_rng(0), 200
     y = rng.random(n)
@@ -121,32 +112,6 @@ def test_given_scores_are_compared() -> None:
     (flat,) = compare_scores(Cards(pairs.select([0, 1]), outcome([0.1, 0.2])), {"s": np.array([0.5, 0.5])}, 4)
     assert np.isnan(flat["rank_correlation"])
     assert_raises(DataError, "precomputed score 's'", compare_scores, shown, {"s": np.zeros(3)}, 4)
-
-
-def test_how_the_threshold_was_chosen() -> None:
-    for threshold, result, words in (
-        ("auto", {}, "chosen from the scores"), (None, {}, "the method's default"), (0.5, {}, "by the settings"),
-        (0.3, {"answers": 40}, "by 40 answers"), (0.5, {"threshold": 0.3}, "The threshold of the run is 0.3"),
-    ):  # fmt: skip
-        given = {"method": "crcl", "result": result}, {"threshold": threshold}
-        told = dict(story(*given, outcome([0.1, 0.9]), None))
-        assert told["Threshold"].startswith("0.5") and words in told["Threshold"]
-        assert "CRCL, NeurIPS 2023" in told["Method"] and "1 of 2 scored pairs" in told["Threshold"]
-    none = dict(story({}, {"threshold": "auto"}, outcome([0.8, 0.9], 0), None))["Threshold"]
-    assert none == "0 (0 of 2 scored pairs are below it), chosen from the scores (auto): no pair looks mismatched."
-
-
-def test_the_story_of_the_method_says_nothing_of_what_is_not_known() -> None:
-    assert story({}, {}, outcome([]), None) == []
-    vectors = {"backbone": "mlp", "image_encoder": "auto"}
-    for result, settings, words in (
-        ({"noise_rate": None}, {}, ""), ({"epochs": 0}, {"backbone": "mlp"}, " Nothing was trained."),
-        ({"captions": "vectors of the data, both sides (--set text_encoder=words: learned words)"},
-         vectors | {"encoder": None}, " Both sides are vectors of the data."),
-        ({"captions": "vectors of clip"}, vectors | {"encoder": "models/clip"}, " Both sides are vectors of clip."),
-    ):  # fmt: skip
-        told = dict(story({"method": "mine", "result": result}, settings, outcome([0.1]), None))
-        assert told == {"Method": f"mine.{words}"}
 
 
 # -- The first sentence: estimates that hold, the truth where it is known, undetermined where nothing is -------------
@@ -210,7 +175,6 @@ def test_repairs_count_with_their_probability() -> None:
     assert said["kept and repaired"] == percent(share) and said["of"] == "no better than random"
     assert f"{kept:,} of 2,000 pairs are kept." in said["sentence"]
     assert "100 pairs are repaired. About" in said["sentence"]
-    assert said["sentence"].count(found.counted) == 2
     made = plan(pairs, y, 100, None)  # nobody knows the probability of these
     assert told(y, made, pairs, {}, found)["kept and repaired"] == "undetermined"
     said = told(y, made, pairs, {"noise_rate": None}, None)
