@@ -31,8 +31,6 @@ def test_bench_prints_the_table_and_goes_on(command: Command, data: Path) -> Non
     argv = ("bench", data, "--methods", "crcl,infonce", "--noise", "0.2,0.4", "--seeds", 1, *SMALL, *CRCL)
     code, out, err = command(*argv)
     assert code == 0, err
-    head = out.splitlines()[0].split()
-    assert head[:3] == ["noise", "method", "seeds"] and "rSum" in head and "AUROC" in head
     wanted = [[rate, method, "1"] for rate in ("0.2", "0.4") for method in ("crcl", "infonce")]
     assert [line.split()[:3] for line in out.splitlines()[1:6] if line] == wanted
     assert "x_test.parquet, found next to the data" in err and "[4/4] infonce" in err
@@ -41,7 +39,6 @@ def test_bench_prints_the_table_and_goes_on(command: Command, data: Path) -> Non
     code, again, err = command(*argv)
     assert code == 0 and again == out and err.count("was there") == 4
     assert (folder / "bench.jsonl").read_text() == log
-    assert (folder / "table.md").read_text().startswith("# x_train.parquet\n")
 
 
 def test_bench_as_json(command: Command, data: Path) -> None:
@@ -60,8 +57,6 @@ def test_bench_as_json(command: Command, data: Path) -> None:
         ("bench --quiet --methods crcl --noise 0.2;0.4", 2, "0.2;0.4"),
         ("bench --quiet --methods crcl --noise-file nowhere.npy", 3, "nowhere.npy"),
         ("corrupt --noise-file n.npy --kind collapse:2", 2, "only one of --kind, --noise-file"),
-        ("corrupt --noise 0.4 --kind within:nowhere", 2, "no such column"),
-        ("corrupt --kind shift", 2, "either --noise or --noise-file"),
         ("corrupt --noise 0.4 --kind shift:40", 2, "shift:40 mismatches none of the 32 pairs"),
     ],
 )

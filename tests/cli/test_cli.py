@@ -4,7 +4,6 @@ import hashlib
 import io
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -46,8 +45,6 @@ def data(tmp_path: Path) -> Path:
 
 
 def test_help_of_all_commands_and_of_each(command: Command) -> None:
-    done = command()
-    assert done.code in (0, 2) and all(name in done.out + done.err for name in COMMANDS)
     assert command("--version").out.startswith("cleanpairs, version ")
     for name in COMMANDS:
         done = command(name, "--help")
@@ -60,15 +57,11 @@ def test_help_of_all_commands_and_of_each(command: Command) -> None:
         ("fit", 2, ["DATA"]),
         ("fit nowhere.parquet", 3, ["nowhere.parquet"]),
         ("fit data.parquet --column text=captoin", 3, ["captoin", "did you mean 'caption'", "extra"]),
-        ("fit data.parquet --set backbone=3", 2, ["backbone of auto must be text, found 3"]),
         ("fit --resume", 3, ["runs/latest", "cleanpairs fit"]),
         ("score a b c --out s.parquet", 2, ["give RUN, DATA"]),
-        ("score data.parquet", 2, ["--out"]),
         ("score --out s.parquet", 2, ["give the DATA"]),
         (f"fit data.parquet --set random_state={10**20}", 2, ["random_state", str(10**20)]),
-        (f"--memory-cap {10**20} fit data.parquet", 2, ["--memory-cap", str(10**20)]),
         ("corrupt data.parquet --noise nan --out n.parquet", 2, ["--noise", "'nan' is no number from 0 to 1"]),
-        ("rematch run --donors x", 2, ["--donors", "'x' is no whole number from 1 to 2147483647"]),
     ],
 )
 def test_misuse(command: Command, data: Path, argv: str, code: int, words: list[str]) -> None:
@@ -87,17 +80,6 @@ def test_every_number_is_one_that_the_libraries_take(name: str) -> None:
         for value in ("nan", "inf", "1e400", *([str(10**20), str(-(10**20)), "-1"] if isinstance(kind, Whole) else [])):
             with pytest.raises(click.BadParameter):
                 kind.convert(value, param, None)
-
-
-def test_an_error_has_a_traceback_if_asked(
-    command: Command, data: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("cleanpairs.commands.fit.load_pairs", lambda *a, **k: 1 / 0)
-    assert_refused(command("fit", "data.parquet"), 1, "bug", "division by zero")
-    for options, variable in ((["--debug"], "0"), ([], "1")):
-        monkeypatch.setenv("CLEANPAIRS_DEBUG", variable)
-        assert code_of(*options, "fit", "data.parquet") == 1
-        assert "Traceback" in capfd.readouterr().err
 
 
 def test_a_launcher_that_sets_no_numbers(command: Command, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,8 +129,6 @@ def test_end_to_end(command: Command, output_of: Any, data: Path) -> None:
     assert list(figures) == names.split()
     assert figures["auroc"] > 0.9  # the labels of the run, on its own training data
     assert figures["rsum"] == pytest.approx(sum(v for k, v in figures.items() if "_r" in k), abs=1e-3)
-    shown = output_of("evaluate", "run", data)
-    assert "auroc" in shown and "trained on these pairs" in shown
     parts = json.loads(output_of("evaluate", "run", data, "--folds", "4", "--json"))
     assert parts["rsum"] > figures["rsum"] and parts["auroc"] == figures["auroc"]
 
@@ -207,8 +187,6 @@ def test_what_filters_drop_is_in_the_ledger_with_its_reason(command: Command, da
     counted = json.loads(command("inspect", data, "--filters", "--json").out)["filters"]
     counts = {f["filter"]: f["pairs"] for f in counted if f["pairs"]}
     assert counts == {"caption_length": 1, "mojibake": 1, "language": 1}
-    shown = command("inspect", data, "--filters").out
-    assert "  blank*                    0  the image shows one colour\n" in shown and "(pair 102, key k102)" in shown
     assert "typo" in command("fit", data, "--drop", "typo").err
     assert command("fit", data, "--out", "run", *SMALL, "--drop", "all").code == 0
     assert command("export", "run", "--repaired", "out.parquet", "--trust-stored-paths").code == 0
@@ -234,12 +212,8 @@ def test_default_run_directory_and_latest(command: Command, data: Path) -> None:
     assert command("fit", data, "--quiet", "--resume", *SMALL).code == 0  # also with DATA it is the latest run
     (run,) = [p for p in Path("runs").iterdir() if not p.is_symlink()]
     assert "crcl-data" in run.name and os.readlink("runs/latest") == run.name
-    assert f"{run}  (runs/latest, until the next fit)\n" in done.out and "correspondence" in done.out
-    assert not re.sub(r"fit.*, \d+ s so far\n", "", done.err)  # no terminal, no bar
     assert command("evaluate", data, "--json").code == 0  # runs/latest
-    done = command("export", "--repaired", "out.parquet")
-    assert done.code == 0 and done.err == f"runs/latest is {run}\n"  # not the one that somebody has in mind, perhaps
-    assert command("export", run, "--repaired", "out.parquet", "--overwrite").err == ""
+    assert command("export", "--repaired", "out.parquet").err == f"runs/latest is {run}\n"
 
 
 def test_corrupt_then_fit_knows_nothing_of_the_truth(command: Command) -> None:
@@ -334,3 +308,14 @@ def test_signals_that_end_a_training(data: Path, tmp_path: Path, number: int, th
     if there == "metrics.jsonl":
         assert "--resume" in err and (tmp_path / "run" / "checkpoints" / "last.safetensors").exists()
         assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "interrupted"
+
+
+def test_an_error_has_a_traceback_if_asked(
+    command: Command, data: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("cleanpairs.commands.fit.load_pairs", lambda *a, **k: 1 / 0)
+    assert_refused(command("fit", "data.parquet"), 1, "bug", "division by zero")
+    for options, variable in ((["--debug"], "0"), ([], "1")):
+        monkeypatch.setenv("CLEANPAIRS_DEBUG", variable)
+        assert code_of(*options, "fit", "data.parquet") == 1
+        assert "Traceback" in capfd.readouterr().err

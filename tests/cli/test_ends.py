@@ -19,9 +19,8 @@ import pytest
 import cleanpairs.cli
 import cleanpairs.cli.listing
 from cleanpairs.cli.terminal import safe
-from cleanpairs.data.source import _temporary_folder
 from tests.conftest import Command, assert_refused, code_of
-from tests.helpers import calls_of, picture, research, vector_column, write_table
+from tests.helpers import calls_of, research, vector_column
 
 EVIL = "a\x1b]0;owned\x07\x1b[31mred\x9b2J\u202egnp\u2066\r\nError"
 OBEYED = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -114,21 +113,6 @@ def test_standard_streams_that_are_closed_or_full_or_that_nobody_reads(tmp_path:
     script = f"set -o pipefail; {sys.executable} -m cleanpairs recipes {closed}"
     done = subprocess.run(["bash", "-c", script], cwd=tmp_path, check=False)
     assert done.returncode == (4 if closed == ">/dev/full" else 0)
-
-
-def test_without_a_home(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in ("CLEANPAIRS_CACHE", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(variable, raising=False)
-    pictures = {"image": [picture(k) for k in range(8)], "caption": [f"text {k}" for k in range(8)]}
-    write_table(tmp_path / "a.parquet", pictures)
-    nobody = Mock(side_effect=RuntimeError("Could not determine home directory."))
-    for at in (nobody, lambda: tmp_path / "a.parquet"):  # no folder can be made in a file
-        monkeypatch.setattr(Path, "home", at)
-        with pytest.warns(UserWarning, match="CLEANPAIRS_CACHE names another") as told:
-            assert command("inspect", "a.parquet", "--filters").code == 0
-        assert len(told) == 1
-        _temporary_folder().cleanup()
-        _temporary_folder.cache_clear()
 
 
 def test_a_run_that_is_not_as_fit_writes_it(command: Command) -> None:

@@ -61,7 +61,6 @@ def test_the_worst_are_explained_by_words_and_neighbours(command: Command, outpu
     assert all(n["pair_id"] >= 16 for e in found for n in (*e["similar_images"], *e["similar_captions"]))
     out = output_of("explain", run, "k003", "50", "--neighbours", 2, TRUST)
     assert out.startswith("pair 3, key k003: correspondence 0.01") and "pair 50, key k050" in out
-    assert out.count("similar images of trusted pairs:") == 2
     assert_refused(command("explain", run, "nobody", TRUST), 2, "no pair has the key 'nobody'")
     assert command("explain", run, "96", TRUST)[0] == 2
 
@@ -71,29 +70,16 @@ def test_keys_of_several_pairs_and_keys_that_are_numbers(command: Command, run: 
     pairs = load_pairs(json.loads((run / "run.json").read_text())["input"]["data"])
     monkeypatch.setattr(Run, "load_input", lambda self: replace(pairs, keys=["same", "k001"] * (N // 2)))
     code, out, err = command("explain", run, "same", "--limit", 1, TRUST)
-    others = "pair_id:2, pair_id:4, pair_id:6, pair_id:8, pair_id:10, ..."
-    assert code == 0 and out.startswith("pair 0, key same")
-    assert f"48 pairs have the key 'same': pair 0 is taken; the others: {others}" in err
+    assert code == 0 and out.startswith("pair 0, key same") and "48 pairs have the key 'same': pair 0 is taken" in err
     monkeypatch.setattr(Run, "load_input", lambda self: replace(pairs, keys=[str(N + 10 - i) for i in range(N)]))
     code, out, err = command("explain", run, "40", TRUST)
-    assert code == 0 and out.startswith("pair 66, key 40:")
-    assert "40 is the key of pair 66, which is taken; pair_id:40 takes pair 40" in err
+    assert code == 0 and out.startswith("pair 66, key 40:") and "pair_id:40 takes pair 40" in err
     for name in ("explain", "neighbours"):
         code, out, err = command(name, run, "pair_id:40", TRUST)
         assert code == 0 and out.startswith("pair 40, key 66:") and not err
     assert command("explain", run, "5", TRUST)[1].startswith("pair 5, key 101:")  # nobody's key
     assert_refused(command("explain", run, "pair_id:k", TRUST), 2, "no pair has the key 'pair_id:k'")
     assert "pair 0, key 106:" in command("worst", run, "--n", 1, TRUST)[1]
-
-
-def test_a_pair_of_displaced_rows_says_so(output_of: Any, run: Path) -> None:
-    blocks = [{"pair_id": 3, "last": 5, "why": "Rows 4 to 6."}, {"pair_id": 7, "why": "of an older run"}]
-    blocks += [{"pair_id": 90, "last": 10**15, "why": "forged"}]
-    opened = Run(run)
-    opened.write_info({**opened.info, "result": {**opened.info["result"], "displaced": blocks}})
-    found = json.loads(output_of("explain", run, "3", "5", "6", "7", "--json", TRUST))
-    assert [e["displaced"] for e in found] == ["Rows 4 to 6.", "Rows 4 to 6.", "", ""]
-    assert output_of("explain", run, "3", "6", TRUST).count("  displaced  Rows 4 to 6.\n") == 1
 
 
 def test_neighbours_that_are_not_trusted_are_marked(command: Command, output_of: Any, run: Path) -> None:
@@ -103,8 +89,6 @@ def test_neighbours_that_are_not_trusted_are_marked(command: Command, output_of:
         assert {n["trusted"] for n in near} == {True, False}
         assert all(n["trusted"] == (n["pair_id"] >= 16) for n in near)
         assert near == sorted(near, key=lambda n: -n["similarity"])
-    out = output_of("neighbours", run, "3", TRUST)
-    assert out.startswith("pair 3, key k003") and "similar captions:\n" in out and "why" not in out
     assert command("neighbours", run, TRUST).code == 2
 
 
@@ -285,3 +269,13 @@ def test_it_serves_until_ctrl_c_and_ends_with_the_result(run: Path, monkeypatch:
         assert f"3 of {N} drawn" in out and (run / "audit" / "result.json").exists()
         labels = {int(row["pair_id"]): row["matched"] for row in csv_rows(csv) if row["matched"]}
         assert labels == {first: "0", typed: "1", last: "1"}
+
+
+def test_a_pair_of_displaced_rows_says_so(output_of: Any, run: Path) -> None:
+    blocks = [{"pair_id": 3, "last": 5, "why": "Rows 4 to 6."}, {"pair_id": 7, "why": "of an older run"}]
+    blocks += [{"pair_id": 90, "last": 10**15, "why": "forged"}]
+    opened = Run(run)
+    opened.write_info({**opened.info, "result": {**opened.info["result"], "displaced": blocks}})
+    found = json.loads(output_of("explain", run, "3", "5", "6", "7", "--json", TRUST))
+    assert [e["displaced"] for e in found] == ["Rows 4 to 6.", "Rows 4 to 6.", "", ""]
+    assert output_of("explain", run, "3", "6", TRUST).count("  displaced  Rows 4 to 6.\n") == 1

@@ -86,9 +86,7 @@ def test_data_that_was_moved_is_asked_for_in_whole(command: Command, fitted: Pat
 def test_other_data_than_the_runs(command: Command, output_of: Any, tmp_path: Path) -> None:
     other = write_corpus(tmp_path / "other.parquet", N, WRONG, seed=5)
     plan_file = tmp_path / "plan.parquet"
-    out = output_of(*PLAUSIBLE, "run", other, "--out", plan_file, "--threshold", "0.3")
-    assert "new caption" in out and f"cleanpairs export --plan {plan_file}" in out
-    assert "search: " not in out, "an exact search is nothing to tell of"
+    output_of(*PLAUSIBLE, "run", other, "--out", plan_file, "--threshold", "0.3")
     settings = RepairPlan.load(plan_file).settings
     assert settings["data"] == str(other)
     assert {(note["index"], note["recall"]) for note in settings["searches"]} == {("flat", 1.0)}
@@ -237,9 +235,6 @@ def test_a_judge_gives_second_opinions(on_squares: Command) -> None:
         assert on_squares(*calibrate, *judge).code == 0
     assert figures["noise_rate_interval"][0] < 0.25 < figures["noise_rate_interval"][1]
     assert "sk-secret" not in "".join(file.read_text() for file in Path("run/review").iterdir())
-    code, out, err = on_squares("explain", "run", "pair_id:0", "pair_id:1")
-    assert code == 0 and "judge      0: it does not belong" in out and "judge      1: it belongs" in out, err
-    assert "opinions of a judge" in on_squares("report", "run", "--out", "r.html").out + Path("r.html").read_text()
     Path("empty").mkdir()
     assert_refused(on_squares(*calibrate, "--judge", "empty"), 3, "config.json is missing")
     assert on_squares(*calibrate, "--judge", "@http://localhost").code == 2

@@ -1,7 +1,6 @@
 """A fit on more vectors than are compared with each other: the same run, from a sample and a stream."""
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -83,9 +82,7 @@ def test_a_sample_and_a_stream_leave_the_run_of_a_fit_on_all(
     ids = np.load(tmp_path / "ids.npy")
     kept = np.flatnonzero(np.nan_to_num(scores.correspondence) >= run.info["result"]["threshold"])
     assert ids["f1"].tolist() == kept.tolist() and summary.kept == len(kept) and summary.quarantined == 3
-    monkeypatch.setenv("CLEANPAIRS_PROGRESS", "1")
-    done = command("score", run.path, tmp_path / "data", "--out", tmp_path / "again.parquet")
-    assert done.code == 0 and re.search(r"scoring .* rows/s", done.err), done.err
+    assert command("score", run.path, tmp_path / "data", "--out", tmp_path / "again.parquet").code == 0
     again = pq.read_table(tmp_path / "again.parquet")["correspondence"].to_numpy()
     np.testing.assert_array_equal(again, scores.correspondence)
 

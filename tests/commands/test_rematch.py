@@ -102,8 +102,7 @@ def same(a: pa.Table, b: pa.Table) -> None:
     [
         {},
         {"strategy": "nearest", "take_from": "mismatched"},
-        {"max_reuse": 3, "candidates": 5},
-        {"targets": "image", "take_from": "trusted"},
+        {"targets": "image", "take_from": "trusted", "max_reuse": 3, "candidates": 5},
     ],
 )
 def test_streamed_plan_is_the_plan_of_memory(run: Run, tmp_path: Path, settings: dict[str, Any]) -> None:

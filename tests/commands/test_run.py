@@ -11,11 +11,10 @@ from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
-from cleanpairs import ClipScore, load_pairs
-from cleanpairs.commands.fit import _result, fit_run, result_table
+from cleanpairs import load_pairs
+from cleanpairs.commands.fit import fit_run
 from cleanpairs.commands.rematch import chosen_cut
 from cleanpairs.commands.run import LATEST, PLAN, Run, default_run_path, mistyped, write_scores
 from cleanpairs.core.errors import ConfigError, DataError, OutputError, OutputExistsError, RefusedError
@@ -279,43 +278,6 @@ def test_thresholds(tmp_path: Path) -> None:
         assert_raises(ConfigError, "threshold", chosen_cut, bad, None, None, run)
     write_scores(run.path / "scores.parquet", [""] * 50, np.full(50, 0.7, np.float32), 0.1, {})
     assert_raises(RefusedError, "do not separate", chosen_cut, "auto", None, None, run)
-
-
-def test_the_worst_pair_is_that_of_the_lowest_score() -> None:
-    fitted = ClipScore()
-    fitted._begin()
-    fitted.correspondence_, fitted.threshold_, fitted.noise_rate_ = np.array([0.6, 0.1], np.float32), 0.5, math.nan
-    fitted.quarantined_, fitted.history_ = {}, []
-    row = {"issue": "doubtful", "pair_id": 0, "key": "stands out", "score": 0.6, "why": ""}
-    issues = pa.Table.from_pylist([row, row | {"pair_id": 1, "key": "flagged", "score": 0.1}])  # as issues.csv lists
-    assert _result(fitted, {}, issues)["worst"] == "pair 1, key flagged, correspondence 0.100"
-
-
-NOTHING = ("captions", "noise_rate_interval", "noise_rate_bound", "val_rsum", "worst")
-FOUND = dict.fromkeys(NOTHING) | {
-    "method": "auto", "pairs": 900, "quarantined": 0, "flagged": 1, "threshold": 0.5, "noise_rate": 0.1,
-    "histogram": [1], "run": "a run", "set_aside": [], "doubtful": {}, "displaced": [], "issues": {},
-    "standing_out": [],
-}  # fmt: skip
-
-
-def test_the_verdict_is_the_first_line_and_names_the_next_step() -> None:
-    calibrate, look, export = "review 'a run' --calibrate", "review 'a run'  (look", "export 'a run'"
-    for more, steps in (
-        ({}, [calibrate, export]), ({"standing_out": [3]}, [calibrate, look, export]), ({"answers": 40}, [export]),
-    ):  # fmt: skip
-        lines = result_table(FOUND | more).splitlines()
-        begin = "By 40 answers about 10.0 %" if "answers" in more else "About 10.0 % of the pairs fit no"
-        assert lines[0].startswith(begin)
-        assert any(line.startswith("outliers") for line in lines) == ("standing_out" in more)
-        for line, step in zip(lines[-len(steps) :], steps, strict=True):
-            assert line[16:].startswith(f"cleanpairs {step}")
-
-
-def test_issues_are_counted_no_further_than_they_are_listed() -> None:
-    for listed, told in ((0, "no others listed"), (3, "3 repeated"), (200, "at least 200 repeated")):
-        issues = {"doubtful": 200, "repeated": listed, "displaced rows": 1}  # one block of any number of rows
-        assert f"issues          {told}  (" in result_table(FOUND | {"noise_rate": None, "issues": issues})
 
 
 # -- A threshold or a rate that a file holds is a number in [0, 1], or the file is refused and named ------------------

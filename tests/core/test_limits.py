@@ -1,6 +1,5 @@
 """Limits: what the environment may say, and that each one acts."""
 
-import os
 import resource
 import subprocess
 import sys
@@ -88,13 +87,7 @@ def test_the_command_line_caps_memory_and_refuses_a_cap_that_is_none(in_process:
 
 
 @pytest.mark.parametrize(
-    "error",
-    [
-        MemoryError("Unable to allocate 8 GiB"),
-        MemoryError(),
-        pa.lib.ArrowMemoryError("malloc of size 9 failed"),
-        RuntimeError("[enforce fail at alloc_cpu.cpp:1] DefaultCPUAllocator: can't allocate memory: you tried to"),
-    ],
+    "error", [MemoryError(), RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to")]
 )
 def test_a_lack_of_memory_is_code_6(error: Exception, in_process: Command, monkeypatch: Any) -> None:
     monkeypatch.setattr(cli, "main", Mock(side_effect=error))
@@ -104,31 +97,21 @@ def test_a_lack_of_memory_is_code_6(error: Exception, in_process: Command, monke
         assert_refused(in_process("methods"), 6, "Error [limit]", remedy, told)
 
 
-BUSY = "Resource temporarily unavailable"
-
-
 @pytest.mark.parametrize(
     ("error", "told", "words"),
     [
         (pa.lib.ArrowMemoryError("realloc of size 2097152 failed"), MemoryError, "realloc"),
         (pa.ArrowInvalid("not what it says"), DataError, "x.parquet"),
-        (pa.ArrowException(f"Failed to launch worker thread: {BUSY}"), ResourceError, "ulimit"),
-        (BlockingIOError(11, BUSY), ResourceError, "ulimit -u"),
+        (
+            pa.ArrowException("Failed to launch worker thread: Resource temporarily unavailable"),
+            ResourceError,
+            "ulimit",
+        ),
     ],
 )
 def test_what_lacks_is_no_fault_of_the_data(error: Exception, told: type[Exception], words: str) -> None:
     with pytest.raises(told, match=words), reading("x.parquet", "read", pa.ArrowException):
         raise error
-
-
-def test_where_no_thread_can_be_started_a_limit_is_met() -> None:
-    argv = ["bash", "-c", f"ulimit -u 2 && exec {sys.executable} -m cleanpairs inspect no.parquet"]
-    if os.getuid() == 0:  # whom the limit does not hold for
-        caps = [f"--{kind}-caps=+dac_override,+dac_read_search" for kind in ("inh", "ambient")]
-        argv = ["setpriv", "--reuid=54321", "--clear-groups", *caps, *argv]
-    done = subprocess.run(argv, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": ""})
-    assert done.returncode == 6 and "ulimit -u" in done.stderr, done.stderr
-    assert "Error [limit]: no further thread or process can be started" in done.stderr
 
 
 def test_no_thread_is_started_where_memory_is_capped(monkeypatch: pytest.MonkeyPatch) -> None:

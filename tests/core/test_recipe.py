@@ -1,7 +1,6 @@
 """Recipes: precedence, typing, and errors that name the file, the key and the nearest known key."""
 
 import inspect
-import re
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -63,16 +62,11 @@ def test_values_are_typed_as_people_write_them() -> None:
         ("trian: {}", "unknown section 'trian'; did you mean 'train'"),
         ("train: {epoch: 3}", "unknown key 'train.epoch'; did you mean 'epochs'?"),
         ("method: {name: crlc}", "unknown method 'crlc'; did you mean 'crcl'"),
-        ("train: 3", "must hold keys and values"),
         ("train: {epochs: 3, epochs: 4}", "given twice"),
-        ("train: {[1, 2]: 3}", "unhashable key"),
         ("train: {epochs: 3}\nmethod: {epochs: 4}", "set twice"),
-        ("train: {epochs: {a: 1}}", "takes a value"),
-        ("train: {exclude_duplicates: 1}", "true or false"),
         ("data: {limit: true}", "data.limit must be int | null"),
         ("train: {epochs: [", "line 1"),
         ("x: !!python/object/apply:os.getcwd []", "not readable as YAML"),
-        ("data: {epochs: 3}", "unknown key 'data.epochs'"),
         ("train: {\udcff: 1}", "not UTF-8"),
         pytest.param("#" * ((1 << 20) + 1), "larger than 1,048,576 bytes", id="large"),
     ],
@@ -122,11 +116,6 @@ def test_keys_belong_to_one_place_for_every_method() -> None:
         assert Recipe(entry.name).to_yaml()
 
 
-def test_header_takes_the_opening_comment_only(tmp_path: Path) -> None:
-    text = "# A title\n# command: cleanpairs fit: x\n#minutes: 2\n# date:\ntrain: {}\n# hardware: y\n"
-    assert recipe_header(written(tmp_path, text)) == {"command": "cleanpairs fit: x", "minutes": "2"}
-
-
 # -- Every shipped recipe: its name, its header, its settings, and that it steps at a size that takes a moment --------
 
 
@@ -137,12 +126,6 @@ SHIPPED = find_recipes()
 def test_name_header_and_settings(name: str) -> None:
     recipe, header = Recipe.resolve(name), recipe_header(SHIPPED[name])
     assert name.startswith(f"{recipe.method}-")
-    if SHIPPED[name].parent.name == "papers":
-        assert list(header) == ["command", "expected"] and "not run here" in header["expected"]
-    else:
-        assert list(header) == ["command", "hardware", "minutes", "expected", "date"]
-        assert re.fullmatch(r"\d{4}-\d{2}-\d{2}", header["date"])
-        assert header["minutes"] == "not measured" or 0 < float(header["minutes"]) < 2
     assert header["command"] == "cleanpairs demo" or f"--recipe {name}" in header["command"]
     estimator = recipe.estimator()
     missing = set(METHODS[recipe.method].needs) - set(recipe.params)
