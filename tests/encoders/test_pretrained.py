@@ -123,18 +123,6 @@ def test_the_same_pixels_as_transformers(folder: Path, size: tuple[int, int]) ->
     torch.testing.assert_close(PretrainedCLIP(folder).transform([image]), expected, atol=2e-6, rtol=0)
 
 
-@pytest.mark.parametrize("crop", [8, 33, 45])
-def test_a_cut_larger_than_the_image_is_filled_up_as_there(crop: int) -> None:
-    from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
-
-    theirs = CLIPImageProcessorPil(size={"shortest_edge": 32}, crop_size={"height": crop, "width": crop})
-    ours = ImageTransform.from_config(theirs.to_dict(), "clip", "m")
-    for image in pictures():
-        expected = theirs([image], return_tensors="pt")["pixel_values"]
-        torch.testing.assert_close(ours([image]), expected, atol=2e-6, rtol=0)
-    assert ours.output_size == (crop, crop)
-
-
 def test_a_long_strip_stays_small(folder: Path) -> None:
     """Enlarged by its short edge it would take 12 GB."""
     encoder = PretrainedCLIP(folder)
@@ -146,9 +134,7 @@ def test_a_long_strip_stays_small(folder: Path) -> None:
 def test_settings_that_are_not_known_are_refused() -> None:
     for settings in (
         *({"size": {edge: 32}, "do_center_crop": False} for edge in ("longest_edge", "shortest_edge")),
-        *({"size": size} for size in ({"max_height": 3, "max_width": 3}, "large", {})),
-        *({"crop_size": {"height": 3}}, {"do_resize": False, "do_center_crop": False}),
-        *({"do_pad": True}, {"resample": 99}, {"image_mean": 3}),
+        *({"size": {}}, {"crop_size": {"height": 3}}, {"do_pad": True}, {"resample": 99}, {"image_mean": 3}),
     ):
         assert_raises(ConfigError, r"^p\.json", ImageTransform.from_config, settings, "clip", "p.json")
 
@@ -210,11 +196,6 @@ def missing(folder: Path) -> None:
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def of_another_shape(folder: Path) -> None:
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    edit(folder / "config.json", text_config={**config["text_config"], "hidden_size": 16})
-
-
 def of_another_tokenizer(folder: Path) -> None:
     from tokenizers import Tokenizer
 
@@ -228,7 +209,6 @@ def of_another_tokenizer(folder: Path) -> None:
     [
         (pickled, r"no model\.safetensors \(found pytorch_model\.bin, which could run code\)"),
         (missing, "lacks 1 weights, of which the first is logit_scale"),
-        (of_another_shape, r"cannot be read as the weights of its config\.json"),
         (of_another_tokenizer, r"not of one model: they prepare images and tokens of \(32, 32, 1\d\d\)"),
     ],
 )
@@ -245,19 +225,6 @@ def test_code_of_the_directory_is_never_run(broken: Path, tmp_path: Path) -> Non
         edit(broken / file, auto_map=remote)
     assert PretrainedCLIP(broken).encode_texts(["a cat"]).shape[0] == 1
     assert not mark.exists()
-
-
-def test_without_the_extra_it_names_the_command(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("transformers", "tokenizers"):
-        with monkeypatch.context() as patch:
-            patch.setitem(sys.modules, name, None)
-            assert_raises(ConfigError, rf'needs {name}, run: pip install "cleanpairs\[clip\]"', PretrainedCLIP, folder)
-
-
-def test_an_unreachable_hub_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    words = r"no directory nobody/nothing.*from the hub.*check name and network"
-    assert_raises(DataError, words, PretrainedCLIP, "nobody/nothing")
 
 
 def test_from_the_hub_only_data_is_asked_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,7 +289,6 @@ def test_a_model_of_sentence_transformers(sentence_models: Any, tiny_clip: Path,
 DAMAGE: dict[str, tuple[Any, type[CleanpairsError], str]] = {
     "code": (lambda f: edit_modules(f, type="custom.Model"), ConfigError, "custom.Model, which is code of the model's"),
     "pickled": (lambda f: pickled(f / "0_CLIP"), DataError, "pytorch_model.bin is pickled, which could run code"),
-    "no list": (lambda f: (f / "modules.json").write_text("3"), DataError, "be read as a list of modules"),
     "no weights": (lambda f: (f / "0_CLIP" / "model.safetensors").unlink(), DataError, "cannot be loaded"),
 }
 

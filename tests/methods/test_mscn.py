@@ -83,18 +83,6 @@ def test_slopes_are_the_derivatives_along_the_meta_gradient(text_drop: float) ->
     assert float((slope - want).abs().max()) < 0.1 * float(want.abs().max())
 
 
-@pytest.mark.parametrize("part", ["slopes", "recognition"])
-def test_a_step_that_fails_leaves_the_model_in_training_mode(monkeypatch: pytest.MonkeyPatch, part: str) -> None:
-    """The step is tried again in parts where memory did not suffice."""
-    procedure, view = started()
-    clean, noisy = parts(view, np.arange(10), np.arange(24, 36))
-    loss = procedure.pair_loss(clean, torch.ones(len(clean.rows)))
-    monkeypatch.setattr(type(view.networks[0].model), "encode_texts", Mock(side_effect=MemoryError))
-    with pytest.raises(MemoryError):
-        procedure.slopes(view, 0, loss, noisy, 3) if part == "slopes" else procedure.recognition(view, 0, 3)
-    assert view.networks[0].model.training
-
-
 def test_the_backbone_learns_from_weighed_pairs_and_the_weights_from_the_meta_set_alone() -> None:
     procedure, view = started(meta_every=10**12)  # without the second-order step
     clean, noisy = parts(view, np.arange(10), np.arange(24, 36))
@@ -150,3 +138,15 @@ def test_what_is_no_meta_set_of_the_data_is_refused() -> None:
         (other, DataError, r"meta set's images are \(1, 5\), those of the data \(1, 16\)"),
     ):
         assert_raises(error, words, MSCN(**SMALL, meta=meta).fit, corpus(20, 0))
+
+
+@pytest.mark.parametrize("part", ["slopes", "recognition"])
+def test_a_step_that_fails_leaves_the_model_in_training_mode(monkeypatch: pytest.MonkeyPatch, part: str) -> None:
+    """The step is tried again in parts where memory did not suffice."""
+    procedure, view = started()
+    clean, noisy = parts(view, np.arange(10), np.arange(24, 36))
+    loss = procedure.pair_loss(clean, torch.ones(len(clean.rows)))
+    monkeypatch.setattr(type(view.networks[0].model), "encode_texts", Mock(side_effect=MemoryError))
+    with pytest.raises(MemoryError):
+        procedure.slopes(view, 0, loss, noisy, 3) if part == "slopes" else procedure.recognition(view, 0, 3)
+    assert view.networks[0].model.training

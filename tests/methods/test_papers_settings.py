@@ -15,26 +15,16 @@ from cleanpairs.trainer import TrainingStage
 from tests.methods.conftest import procedure_of
 
 PRESETS: dict[str, dict[str, Any]] = {
-    "crcl": {
-        "tau": 0.05, "lam": 5.0, "beta": 0.8, "epsilon": 0.1, "freeze": 2, "dim": 1024, "dim_word": 300,
-        "batch_size": 128, "lr": 5e-4, "weight_decay": 0.01, "label_pass": "batch", "label_epochs": None,
-    },
-    "l2rm": {
-        "mass": 0.1, "transport_reg": 0.01, "transport_tau": 0.05, "cost_lr": 2e-6, "backbone": "sgr", "epochs": 40,
-        "lr_update": 15, "warm_loss": "rce", "tau": 0.05, "rematch_weight": 0.5,
-    },
-    "npc": {
-        "encoder": "openai/clip-vit-base-patch32", "tune": "full", "bank_above": 0.9, "warmup": 0, "epochs": 5,
-        "batch_size": 256, "encoder_lr": 2e-7, "weight_decay": 0.2, "tau": 0.01,
-    },
-    "pc2": {
-        "classes": 128, "entropy_weight": 10.0, "epochs": 55, "warmup": 5, "margin": 0.2, "curve": 10.0,
-        "reduction": "sum", "tau": 0.07,
-    },
-    "repair": {
-        "memory": 4096, "neighbours": 32, "eta": 0.25, "noisy_weight": 0.15, "backbone": "sgr", "epochs": 40,
-        "lr_update": 30, "warm_loss": "mean", "replace_after": 20, "tau": 0.07,
-    },
+    "crcl": {"tau": 0.05, "lam": 5.0, "beta": 0.8, "epsilon": 0.1, "freeze": 2, "dim": 1024, "dim_word": 300,
+             "lr": 5e-4, "batch_size": 128, "weight_decay": 0.01, "label_pass": "batch", "label_epochs": None},
+    "l2rm": {"mass": 0.1, "transport_reg": 0.01, "transport_tau": 0.05, "cost_lr": 2e-6, "backbone": "sgr",
+             "epochs": 40, "lr_update": 15, "warm_loss": "rce", "tau": 0.05, "rematch_weight": 0.5},
+    "npc": {"encoder": "openai/clip-vit-base-patch32", "tune": "full", "bank_above": 0.9, "warmup": 0, "epochs": 5,
+            "batch_size": 256, "encoder_lr": 2e-7, "weight_decay": 0.2, "tau": 0.01},
+    "pc2": {"classes": 128, "entropy_weight": 10.0, "epochs": 55, "warmup": 5, "margin": 0.2, "curve": 10.0,
+            "reduction": "sum", "tau": 0.07},
+    "repair": {"memory": 4096, "neighbours": 32, "eta": 0.25, "noisy_weight": 0.15, "backbone": "sgr", "epochs": 40,
+               "lr_update": 30, "warm_loss": "mean", "replace_after": 20, "tau": 0.07},
 }  # fmt: skip
 # The rate that is left in an epoch; networks, and the mixture that splits.
 DECAYS = {
@@ -80,6 +70,18 @@ def test_rcl_takes_its_form_and_its_epochs_over() -> None:
     assert [procedure.correspondence.wants(epoch) for epoch in range(1, 7)] == [False] + [True] * 3 + [False] * 2
     short = procedure_of(RCL, 5, start=9, label_epochs=None, epochs=3).correspondence  # it ends before the start
     assert short.wants(3) and not short.wants(2)
+
+
+def test_recipes_and_settings_of_the_documented_commands_exist() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "papers.md").read_text(encoding="utf-8")
+    recipes = re.findall(r"\*fit (\w+-\w+)\*|recipes show (\w+-\w+)", text)
+    assert len(recipes) > 8
+    for names in recipes:
+        Recipe.resolve("".join(names))
+    settings = re.findall(r"\b(\w+)\.(\w+)=([^`\s]+)", text)
+    assert len(settings) > 25
+    for name, key, value in settings:
+        METHODS.load(name).paper(**{key: yaml.safe_load(value)})._validate()
 
 
 PAPERS_TABLES = {

@@ -1,5 +1,6 @@
-"""Ranks and rank correlations: against scipy, row by row, ties and awkward values included."""
+"""Ranks and rank correlations against scipy, row by row, ties and awkward values included; matching probabilities."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from scipy import stats
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.ops import ranks
+from cleanpairs.ops.matching import duplicate_mask, matching_probability, unit_rows
 from tests.helpers import assert_raises
 
 
@@ -48,19 +50,16 @@ def whole(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(-2, 3, shape).astype(np.float64)
 
 
+def floats(width: int) -> Any:
+    numbers = st.floats(width=width, allow_nan=False) | st.floats(0, 0.0009765625, width=width)
+    return arrays.arrays(f"float{width}", arrays.array_shapes(min_dims=2, max_dims=2, max_side=30), elements=numbers)
+
+
 @settings(max_examples=100, deadline=None)
 @example(np.array([[np.inf, -np.inf, 0.0, -0.0, 1e-45, -1e-45, 3e38, -3e38, 1.0, 1.0000001]], dtype=np.float32))
 @example(np.array([[3e-45, 1e-45, 0.0, 1e-45]], dtype=np.float32))  # 65,000 over their range overflows
 @example(np.array([[1.7e308, -1.7e308, 0.0]]))
-@given(
-    st.sampled_from([32, 64]).flatmap(
-        lambda width: arrays.arrays(
-            f"float{width}",
-            arrays.array_shapes(min_dims=2, max_dims=2, max_side=30),
-            elements=st.floats(width=width, allow_nan=False) | st.floats(0, 0.0009765625, width=width),
-        )
-    )
-)
+@given(st.sampled_from([32, 64]).flatmap(floats))
 def test_ranks_equal_scipy_for_any_floats(x: np.ndarray) -> None:
     found = average_ranks(x)
     assert found.dtype == np.float64
@@ -88,3 +87,34 @@ def test_on_the_gpu_as_on_the_cpu() -> None:
     assert torch.equal(ranks.average_ranks(y.cuda()).cpu(), ranks.average_ranks(y))
     there = ranks.rank_correlation(x.cuda(), x.cuda(), y.cuda(), y.cuda(), exclude=torch.arange(9).cuda())
     torch.testing.assert_close(there.cpu(), ranks.rank_correlation(x, x, y, y, exclude=torch.arange(9)))
+
+
+# -- matching probabilities and duplicates ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [1, 2, 6])
+def test_matching_probability_by_hand(n: int) -> None:
+    g = torch.Generator().manual_seed(2)
+    S = torch.randn(n, n, dtype=torch.float64, generator=g)
+    excluded = (torch.rand(n, n, generator=g) < 0.3).fill_diagonal_(False)
+    got = matching_probability(S.clone().requires_grad_(), 0.2, excluded)
+    assert not got.requires_grad
+    for i in range(n):
+        own = math.exp(S[i, i] / 0.2)
+        row = sum(math.exp(S[i, j] / 0.2) for j in range(n) if not excluded[i, j])
+        column = sum(math.exp(S[j, i] / 0.2) for j in range(n) if not excluded[j, i])
+        assert float(got[i]) == pytest.approx((own / row + own / column) / 2, rel=1e-12)
+
+
+def test_duplicates_share_image_or_text() -> None:
+    mask = duplicate_mask(torch.tensor([5, 5, 6, 7]), torch.tensor([1, 2, 3, 2]))
+    assert mask.int().tolist() == [[0, 1, 0, 0], [1, 0, 0, 1], [0, 0, 0, 0], [0, 1, 0, 0]]
+    assert all(duplicate_mask(torch.arange(n), torch.arange(n)) is None for n in (1, 3))
+
+
+@pytest.mark.parametrize("size", [1e-44, 1e-13, 1.0, 1e20, 3e38])
+def test_rows_of_any_size_get_length_one(size: float) -> None:
+    given = np.array([[size, -size], [np.inf, 0], [np.nan, 1], [0, 0], [3, 4]], np.float32)
+    found = unit_rows(given)
+    np.testing.assert_allclose(found[0], [math.sqrt(0.5), -math.sqrt(0.5)], rtol=1e-6)
+    np.testing.assert_allclose(found[1:], [[0, 0], [0, 0], [0, 0], [0.6, 0.8]], rtol=1e-6)

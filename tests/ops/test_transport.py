@@ -50,14 +50,10 @@ def test_equals_pot_on_the_augmented_problem(shape: tuple[int, int], mass: float
 
 @settings(max_examples=40, deadline=None)
 @given(
-    shape=st.tuples(st.integers(1, 9), st.integers(1, 9)),
-    mass=st.floats(0.01, 1.0),
-    reg=st.floats(0.003, 1.0),
-    barred=st.floats(0, 0.9),
-    shift=st.sampled_from([0.0, 1.0, -50.0, 1e4]),
-    scale=st.sampled_from([0.0, 1e-3, 1.0, 100.0]),
-    seed=st.integers(0, 1000),
-)
+    shape=st.tuples(st.integers(1, 9), st.integers(1, 9)), mass=st.floats(0.01, 1.0), reg=st.floats(0.003, 1.0),
+    barred=st.floats(0, 0.9), shift=st.sampled_from([0.0, 1.0, -50.0, 1e4]),
+    scale=st.sampled_from([0.0, 1e-3, 1.0, 100.0]), seed=st.integers(0, 1000),
+)  # fmt: skip
 def test_constraints_hold_whatever_is_asked(
     shape: tuple[int, int], mass: float, reg: float, barred: float, shift: float, scale: float, seed: int
 ) -> None:
@@ -86,15 +82,6 @@ def test_no_nan_and_all_the_mass(start: float, spread: float, reg: float) -> Non
     found = partial_transport(cost, reg=reg, forbidden=diagonal(16), max_iter=20_000)
     assert found.isfinite().all()
     assert float(found.sum()) == pytest.approx(0.1, rel=1e-2)
-
-
-def test_one_far_cheaper_entry_takes_what_it_can() -> None:
-    """Its row and column are full; the rest, 1e5 lambda away in the kernel, carries what is left."""
-    cost = torch.ones(5, 5, dtype=torch.float64)
-    cost[2, 3] = -1000.0
-    found = partial_transport(cost, mass=0.5, reg=0.01, max_iter=5000)
-    assert float(found[2, 3]) == pytest.approx(0.2, rel=1e-3)
-    np.testing.assert_allclose(found[[0, 1, 3, 4]][:, [0, 1, 2, 4]].numpy(), 0.3 / 16, rtol=1e-2)
 
 
 @pytest.mark.parametrize("mass", [0.1, 1.0])

@@ -85,14 +85,9 @@ def train(
 
 def keep(trained: Any, path: Path) -> None:
     """The figures that two trainings are compared by."""
-    np.savez(
-        path,
-        **{f"weight.{k}": v.numpy() for k, v in trained.model.state_dict().items()},
-        values=trained.values,
-        losses=[line["loss"] for line in trained.history],
-        flagged=[line["flagged"] for line in trained.history],
-        fallbacks=[line["fallbacks"] for line in trained.history],
-    )
+    weights = {f"weight.{k}": v.numpy() for k, v in trained.model.state_dict().items()}
+    told = {name: [line[name] for line in trained.history] for name in ("loss", "flagged", "fallbacks")}
+    np.savez(path, **weights, **told, values=trained.values)
 
 
 def main(out: Path, cases: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""The training loop: what an epoch covers, what is skipped, and that a resumed training is the same to the bit."""
+"""The training loop: what an epoch covers, what is skipped, and that a resumed training is the same to the bit"""
 
 import contextlib
 import json
@@ -14,20 +14,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from cleanpairs import CRCL, InfoNCE
 from cleanpairs.core.errors import ConfigError, DataError, RefusedError, ResourceError
 from cleanpairs.core.interrupt import Interrupts
 from cleanpairs.data.arrays import write_tensors
 from cleanpairs.encoders.backbone import VSEInf
-from cleanpairs.encoders.tokenizer import Tokenizer
+from cleanpairs.encoders.base import Local
+from cleanpairs.encoders.tokenizer import Tokenizer, pack
 from cleanpairs.methods.crcl import ActiveComplementaryLoss, MomentumCorrection
 from cleanpairs.objectives import InfoNCELoss
 from cleanpairs.ops.matching import matching_probability
 from cleanpairs.trainer import Averaged, SingleNetwork, Trained, TrainingData, TrainingSettings, TrainingStage, loop
-from cleanpairs.trainer.context import EpochContext, on_device, random_batches
-from cleanpairs.trainer.loop import MAX_NON_FINITE, Checkpoint, Position, Trainer, TrainingState
+from cleanpairs.trainer.context import EpochContext, Staged, on_device, pieces, random_batches, take_packed
+from cleanpairs.trainer.loop import MAX_NON_FINITE, Checkpoint, Trainer
 from cleanpairs.trainer.strategy import Objective
 from tests import helpers
 from tests.helpers import StopAt, assert_raises
@@ -155,21 +156,13 @@ def test_a_truncated_checkpoint_is_named(keep: float, tmp_path: Path) -> None:
     assert_raises(DataError, r"last\.safetensors.*--overwrite", train, Checkpoint(tmp_path, "f"), resume=True)
 
 
-HEAD: dict[str, Any] = {
-    "fingerprint": "f", "position": [1, 2, 3], "best_rsum": None, "history": [], "plain": {}, "partial": False,
-}  # fmt: skip
-
-
-def test_without_a_validation_no_weights_are_the_best(tmp_path: Path) -> None:
-    state = Checkpoint(tmp_path, "f")
-    state.save(TrainingState(Position(1, 2, 3), {}, {}, {}, None, None, [], None))
-    assert state.load().best is None
+HEAD = {"fingerprint": "f", "position": [1, 2, 3], "best_rsum": None, "history": [], "plain": {}, "partial": False}
 
 
 @pytest.mark.parametrize(
     "head",
-    [*({k: v for k, v in HEAD.items() if k != name} for name in HEAD), [], 3, HEAD | {"position": 1},
-     HEAD | {"position": [1]}, HEAD | {"plain": []}, HEAD | {"history": None}],
+    [*({k: v for k, v in HEAD.items() if k != name} for name in HEAD), [],
+     *(HEAD | {k: [1]} for k in ("position", "plain"))],
 )  # fmt: skip
 def test_a_head_that_lacks_something_or_has_other_types(tmp_path: Path, head: Any) -> None:
     """A checkpoint that is damaged is an error of the data, whatever of it is damaged."""
@@ -207,16 +200,8 @@ def test_ten_in_a_row_are_refused_and_may_be_read_some_steps_later(gradient: boo
     assert all(bool(torch.isfinite(value.float()).all()) for value in at_once.model.state_dict().values())
     assert at_once.history[-1]["skipped_steps"] == 3 and np.isfinite(at_once.values).all()
     assert all(np.isfinite(line["loss"]) for line in at_once.history)
-    read, unread = Trainer._read, []
-
-    def reading(self: Trainer) -> None:
-        unread.append(len(self.unread))
-        read(self)
-
-    monkeypatch.setattr(Trainer, "_read", reading)
     monkeypatch.setitem(loop.READ_EVERY, "cpu", 4)
     assert_same(train(objective=Faulty({2, 6, 7}, gradient)), at_once)
-    assert unread == [4, 2] * 5  # 6 steps an epoch
     train(objective=Faulty({*range(MAX_NON_FINITE - 1), *range(MAX_NON_FINITE, MAX_NON_FINITE + 4)}, gradient))
     for every in (4, 1):
         monkeypatch.setitem(loop.READ_EVERY, "cpu", every)
@@ -482,6 +467,94 @@ def test_images_go_to_a_gpu_that_has_the_memory(stored: Any, monkeypatch: pytest
 # -- precision: half of it only where that pays, and never on a CPU unless it is asked for ----------------------------
 
 
+@pytest.mark.parametrize("backbone", ["mlp", "vse_inf", "sgraf"])
+def test_half_precision_learns_as_full_precision_does(backbone: str) -> None:
+    """The loss of each epoch is about the same: no step reads the weights of an earlier one."""
+    small = {"backbone": backbone, "dim": 16, "dim_word": 8, "dim_sim": 8, "epochs": 6, "batch_size": 16, "lr": 5e-3}
+    models = (InfoNCE(precision=name, device="cpu", **small).fit(helpers.corpus(64)) for name in ("fp32", "bf16"))
+    full, half = ([line["loss"] for line in model.history_] for model in models)
+    learned = full[0] - full[-1]
+    assert learned > 0.1 and max(abs(a - b) for a, b in zip(full, half, strict=True)) < 0.1 * learned, (full, half)
+
+
+# -- the gradient cache has the loss and the gradient of the plain step -----------------------------------------------
+
+
+class Towers(nn.Module):
+    """Vectors (B, 6) to two states of unit vectors, or of two to five parts."""
+
+    def __init__(self, *, local: bool = False, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.local = local
+        self.image, self.text = nn.Linear(6, 20), nn.Linear(6, 20)
+        self.dropout, self.masks = nn.Dropout(dropout), list[Tensor]()
+
+    def forward(self, x: Tensor, lengths: Tensor) -> tuple[Any, Any]:
+        image, text = self.image(x).sin(), self.dropout(self.text(x).cos())
+        self.masks.append((text == 0).detach().clone())
+        if not self.local:
+            return nn.functional.normalize(image, dim=1), nn.functional.normalize(text, dim=1)
+        L = int(lengths.max())
+        words = text.view(-1, 5, 4)[:, :L] * (torch.arange(L) < lengths[:, None])[..., None]
+        return Local(image.view(-1, 5, 4), torch.full_like(lengths, 5)), Local(words, lengths)
+
+
+def loss_of(images: Any, texts: Any) -> Tensor:
+    if isinstance(images, Local):
+        images, texts = images.parts.sum(1), texts.parts.sum(1) / texts.lengths[:, None]
+    labels = torch.linspace(0, 1, len(images), dtype=torch.float64)
+    return ActiveComplementaryLoss(tau=0.2)(images @ texts.T, labels).mean()
+
+
+def step(module: Towers, x: Tensor, lengths: Tensor, micro: int | None) -> tuple[float, dict[str, Tensor]]:
+    """Loss and gradients of a step."""
+    module.zero_grad(set_to_none=True)
+    staged = Staged(module)
+    torch.manual_seed(7)
+    loss = loss_of(*staged.states(len(x), pieces(len(x), micro), lambda at: module(x[at], lengths[at]), 7))
+    loss.backward()
+    staged.finish()
+    return float(loss.detach()), {k: p.grad.clone() for k, p in module.named_parameters() if p.grad is not None}
+
+
+def batch(n: int = 23) -> tuple[Tensor, Tensor]:
+    g = torch.Generator().manual_seed(1)
+    lengths = torch.randint(1, 6, (n,), generator=g).sort(descending=True).values
+    return torch.randn(n, 6, generator=g, dtype=torch.float64), lengths
+
+
+@pytest.mark.parametrize("local", [False, True], ids=["vectors", "parts"])
+@pytest.mark.parametrize(("n", "micro"), [(23, 2), (23, 8), (23, 100), (1, 2), (3, 2)])
+def test_pieces_have_the_loss_and_the_gradient_of_the_whole(local: bool, n: int, micro: int) -> None:
+    module = Towers(local=local).double()
+    x, lengths = batch(n)
+    loss, gradients = step(module, x, lengths, None)
+    cached, of_pieces = step(module, x, lengths, micro)
+    assert cached == pytest.approx(loss, abs=1e-10)
+    torch.testing.assert_close(of_pieces, gradients, atol=1e-10, rtol=0)
+    assert len(gradients) == 4 and (n == 1 or all(float(g.abs().max()) > 1e-4 for g in gradients.values()))
+
+
+def test_both_passes_of_a_piece_draw_the_same_dropout() -> None:
+    module, (x, lengths) = Towers(dropout=0.5).double(), batch(16)
+    step(module, x, lengths, 4)
+    first, second = module.masks[:4], module.masks[4:]
+    assert len(second) == 4 and all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    assert not torch.equal(first[0], first[1]) and 0.3 < torch.cat(first).double().mean() < 0.7
+
+
+def test_packed_captions_of_a_piece_are_packed_alone() -> None:
+    captions = ["a b c d", "a", "d c", "b b b", "c"]
+    table = Tokenizer.fit(captions).encode(captions)
+    packed, order = pack(table, np.arange(5))
+    for at in (np.array([0]), np.array([1, 3]), np.array([3, 4]), np.arange(5)):
+        taken = take_packed(packed, at)
+        alone, same = pack(table, order[at])
+        assert np.array_equal(same, np.arange(len(at)))
+        assert taken.sentences is alone.sentences is None
+        assert all(torch.equal(a, b) for a, b in zip(taken[:-1], alone[:-1], strict=True))
+
+
 @pytest.mark.parametrize(
     ("given", "device", "wanted"),
     [("auto", "cpu", "fp32"), ("auto", "cuda", "bf16"), ("fp32", "cuda", "fp32"), ("bf16", "cpu", "bf16"),
@@ -491,13 +564,3 @@ def test_half_precision_is_for_gpus(monkeypatch: Any, given: str, device: str | 
     """Products in bfloat16 take twice as long on most CPUs. No device: there is no GPU."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: device is not None)
     assert CRCL(precision=given, **{"device": device} if device else {})._resolved_precision() == wanted
-
-
-@pytest.mark.parametrize("backbone", ["mlp", "vse_inf", "sgraf"])
-def test_half_precision_learns_as_full_precision_does(backbone: str) -> None:
-    """The loss of each epoch is about the same: no step reads the weights of an earlier one."""
-    small = {"backbone": backbone, "dim": 16, "dim_word": 8, "dim_sim": 8, "epochs": 6, "batch_size": 16, "lr": 5e-3}
-    models = (InfoNCE(precision=name, device="cpu", **small).fit(helpers.corpus(64)) for name in ("fp32", "bf16"))
-    full, half = ([line["loss"] for line in model.history_] for model in models)
-    learned = full[0] - full[-1]
-    assert learned > 0.1 and max(abs(a - b) for a, b in zip(full, half, strict=True)) < 0.1 * learned, (full, half)
