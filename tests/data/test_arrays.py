@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,6 @@ from safetensors import SafetensorError
 
 from cleanpairs import load_pairs
 from cleanpairs.core.errors import DataError, OutputError
-from cleanpairs.core.progress import CurrentProgress
 from cleanpairs.data import source as source_module
 from cleanpairs.data import staged_file
 from cleanpairs.data.arrays import read_npy, read_tensors, write_tensors
@@ -118,12 +116,9 @@ def source(asked: list[int], width: int = 5, die_at: int | None = None) -> Calla
 
 def test_cached_equals_fresh_and_is_computed_once(tmp_path: Path) -> None:
     asked: list[int] = []
-    told: list[tuple[int, int]] = []
     fresh = compute_rows(N, SHAPE, np.float32, source([]))
-    with CurrentProgress.reported_to(SimpleNamespace(advance=lambda *at: told.append(at[2:]), close=int)):
-        first = compute_rows(N, SHAPE, np.float32, source(asked), folder=tmp_path / "c")
-    again = compute_rows(N, SHAPE, np.float32, source(asked), folder=tmp_path / "c")
-    assert asked == [0, 5, 10, 15, 20] and told == [(5, N), (10, N), (15, N), (20, N), (N, N)]
+    first, again = (compute_rows(N, SHAPE, np.float32, source(asked), folder=tmp_path / "c") for _ in range(2))
+    assert asked == [0, 5, 10, 15, 20]
     for rows in (first, again):
         assert isinstance(rows[0], np.memmap) and not rows[0].flags.writeable
         np.testing.assert_array_equal(rows[0], fresh[0])
@@ -150,11 +145,8 @@ def flipped(data: bytes, at: int) -> bytes:
 @pytest.mark.parametrize(("name", "harm", "first"), [
     ("rows.npy", lambda data: flipped(data, 9), 0),  # in its head
     ("rows.npy", lambda data: flipped(data, 128 + 24 * 12), 10),
-
     ("rows.npy", lambda data: data[: 128 + 24 * 15] + bytes(8 * 24), 15),
-    ("rows.npy", lambda data: b"", 0),
     ("state", lambda data: data.replace(b'"6"', b'"7"'), 0),  # another row is said to have failed
-    ("state", lambda data: data[:20], 0),
     ("state", None, 0),
 ])  # fmt: skip
 def test_rows_from_the_first_damaged_one_are_computed_again(tmp_path: Path, name: str, harm: Any, first: int) -> None:
@@ -187,11 +179,7 @@ def test_rows_of_another_shape_or_type_are_computed_again(tmp_path: Path) -> Non
 
 
 FILES = 12
-HARMS = {
-    "flipped": lambda data: data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 16]) + data[len(data) // 2 + 1 :],
-    "cut": lambda data: data[: len(data) // 2],
-    "emptied": lambda data: b"",
-}
+HARMS = {"flipped": lambda data: flipped(data, len(data) // 2), "cut": lambda data: data[: len(data) // 2]}
 
 
 def folder_of_images(folder: Path) -> dict[str, Any]:
@@ -262,16 +250,14 @@ def test_a_change_is_seen(change: str, put_back: bool, file: Path, tmp_path: Pat
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(source_module, "LARGE", 1)
-    monkeypatch.setattr(
-        source_module, "SETTLED", -10.0
-    )  # what was made just now may be remembered, but for those that say so
+    monkeypatch.setattr(source_module, "SETTLED", -10.0)  # what was made just now may be remembered
     path = tmp_path / "rows"
     path.write_bytes(b"abc" * 1000)
     return path
 
 
-def test_a_digest_is_remembered_while_its_file_is_the_same(file: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    """Small and recent files are not, nor any where there is no place for notes."""
+def test_a_digest_of_a_small_or_recent_file_is_not_remembered(file: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    """Nor any where there is no place for notes."""
     wanted = hashlib.sha256(file.read_bytes()).digest()
     for name, value in (("LARGE", 64 * 2**20), ("SETTLED", 2.0)):
         with monkeypatch.context() as patch:
@@ -283,7 +269,3 @@ def test_a_digest_is_remembered_while_its_file_is_the_same(file: Path, tmp_path:
     (tmp_path / "cache").write_text("a file")
     assert digest_of(file) == wanted
     assert_raises(FileNotFoundError, "gone", digest_of, tmp_path / "gone")
-    (tmp_path / "cache").unlink()
-    assert digest_of(file) == wanted
-    monkeypatch.setattr(hashlib, "file_digest", None)  # it is read once while it is the same
-    assert digest_of(file) == digest_of(os.path.relpath(file)) == wanted

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -87,13 +87,11 @@ def test_an_empty_directory_is_no_output(tmp_path: Path, filled: str | None) -> 
     (out := tmp_path / "out").mkdir()
     if filled == "before":
         (out / "mine").touch()
-    with ExitStack() as held:
-        if filled is not None:
-            held.enter_context(pytest.raises(OutputExistsError, match=r"exists|appeared meanwhile"))
-        with staged_directory(out) as staged:
-            (staged / "ours").touch()
-            if filled == "meanwhile":
-                (out / "mine").touch()
+    refused = pytest.raises(OutputExistsError, match=r"exists|appeared meanwhile") if filled else nullcontext()
+    with refused, staged_directory(out) as staged:
+        (staged / "ours").touch()
+        if filled == "meanwhile":
+            (out / "mine").touch()
     assert names(out) == (["mine"] if filled else ["ours"]) and names(tmp_path) == ["out"]
 
 
@@ -344,7 +342,6 @@ def test_the_second_is_told_who_holds_it_and_a_dead_one_holds_nothing(tmp_path: 
 @pytest.mark.parametrize("write", [output_lock, lambda paths: staged_file(paths[0])])
 @pytest.mark.parametrize(("out", "said"), [
     ("/proc/x", "No such file or directory; name an output in a folder that you may write to"),
-    ("/sys/x", "(Permission denied|Operation not permitted); name an output in a folder that you may write to"),
     (f"{__file__}/a/out", f"{__file__} is a file and no directory; name another output"),
     ("/nonexist-cleanpairs/a/out", "there is no directory /nonexist-cleanpairs; make it first"),
 ])  # fmt: skip

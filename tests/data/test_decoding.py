@@ -5,7 +5,6 @@ import itertools
 import os
 import struct
 import sys
-import warnings
 import zlib
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -17,12 +16,12 @@ import pytest
 from PIL import Image
 
 from cleanpairs.core.errors import DataError, OutputExistsError, ResourceError
-from cleanpairs.data import Pairs, decoding, read_image
-from cleanpairs.data.decoding import RGB, DecodedBatch, Decoder, Preparation, thumbnail, thumbnails, workers_for
+from cleanpairs.data import Pairs, read_image
+from cleanpairs.data.decoding import RGB, DecodedBatch, Decoder, Preparation, thumbnail, thumbnails
 from cleanpairs.data.duplicates import SIGNATURE
 from cleanpairs.data.formats.file_names import IMAGES
 from cleanpairs.data.guard import data_inputs, refuse_inputs
-from cleanpairs.data.images import image_header, vector_groups
+from cleanpairs.data.images import vector_groups
 from cleanpairs.data.inspection import inspect_pairs
 from cleanpairs.encoders.image_transform import ImageTransform
 from cleanpairs.report.plots import plot_pairs
@@ -101,19 +100,6 @@ def test_a_bomb_of_pixels_does_not_reach_the_memory_of_the_run(monkeypatch: pyte
 
 
 def test_a_worker_that_cannot_start_is_an_error_that_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """One that is killed while it starts is started again."""
-    start, workers = decoding._Worker.start, list[decoding._Worker]()
-
-    def killed_at_first(worker: decoding._Worker) -> None:
-        workers.append(worker)
-        if len(workers) == 1:
-            worker.kill()
-        start(worker)
-
-    with monkeypatch.context() as patch, Decoder(PIXELS, 1) as decoder:
-        patch.setattr(decoding._Worker, "start", killed_at_first)
-        (batch,) = decode(decoder, [picture(10)])
-    assert not batch.failures and len(workers) == 2
     with Decoder(Preparation("no_such_module:f"), 1) as decoder:
         assert_raises(ResourceError, "no_such_module", decode, decoder, [picture(10)])
     monkeypatch.setattr(sys, "executable", str(tmp_path / "missing"))
@@ -132,19 +118,6 @@ def test_leaving_early_ends_the_processes() -> None:
     assert children() - before
     decoder.__exit__()
     assert children() == before
-
-
-def test_how_many_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CLEANPAIRS_DECODE_WORKERS", raising=False)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)))
-    assert [workers_for(n) for n in (0, 1, 512, 513, 10**6)] == [0, 1, 1, 2, 6]
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
-    assert workers_for(10**6) == 8
-    monkeypatch.setenv("CLEANPAIRS_DECODE_WORKERS", "3")
-    assert workers_for(2) == 3
-    monkeypatch.delenv("CLEANPAIRS_DECODE_WORKERS")
-    monkeypatch.setattr(sys, "executable", None)
-    assert workers_for(10**6) == 0
 
 
 def test_few_images_are_looked_at_under_the_same_limits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,20 +151,17 @@ def test_formats_and_modes() -> None:
             with pytest.raises(DataError):
                 read_image(data[:keep])
     green, sixteen = Image.new("RGB", (4, 4), (10, 200, 30)), Image.fromarray(np.full((4, 4), 30_000, np.uint16))
-    white, palette = (255, 255, 255), Image.new("P", (4, 4), 0)
-    palette.putpalette([9, 9, 9] * 256)
+    white = (255, 255, 255)
     for image, form, colour, tolerance in (
         (Image.new("L", (4, 4), 77), "PNG", (77, 77, 77), 12), (Image.new("1", (4, 4), 1), "PNG", white, 12),
         (green.convert("CMYK"), "JPEG", (10, 200, 30), 12), (green.quantize(4), "PNG", (10, 200, 30), 12),
         (sixteen, "PNG", (117, 117, 117), 1), (sixteen, "TIFF", (117, 117, 117), 1),
         # transparent is on white
-        (Image.new("RGBA", (4, 4), (0, 0, 0, 0)), "PNG", white, 0),
         (Image.new("RGBA", (4, 4), (255, 0, 0, 128)), "PNG", (255, 127, 127), 1),
-        (Image.new("LA", (4, 4), (0, 0)), "PNG", white, 0),
+        (Image.new("RGBA", (4, 4), (0,) * 4), "PNG", white, 0), (Image.new("LA", (4, 4), (0, 0)), "PNG", white, 0),
     ):  # fmt: skip
-        assert near(
-            read_image(encoded(image, form, **({"transparency": 0} if image is palette else {}))), colour, tolerance
-        )
+        assert near(read_image(encoded(image, form)), colour, tolerance)
+    assert near(read_image(encoded(Image.new("P", (4, 4)), "PNG", transparency=0)), white, 0)
 
 
 RAMP = np.tile(np.arange(256.0), (8, 1))
@@ -206,6 +176,62 @@ def test_grey_of_more_than_eight_bits_is_scaled_by_its_range() -> None:
         ("TIFF", (RAMP / 127.5 - 1).astype(np.float32)),
     ):
         np.testing.assert_allclose(np.asarray(read_image(encoded(Image.fromarray(values), form)))[..., 0], RAMP, atol=1)
+
+
+def test_exif_rotation_and_a_broken_note_that_does_not_cost_the_image() -> None:
+    image = Image.new("RGB", (8, 4), "black")
+    image.paste("white", (0, 0, 4, 4))
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned a quarter clockwise
+    upright = np.asarray(read_image(encoded(image, "JPEG", quality=95, exif=exif)))
+    assert upright.shape == (8, 4, 3) and upright[:3].min() > 200 and upright[5:].max() < 55
+    notes = (b"garbage", b"II*\0\xff\xff\xff\xff", b"MM\0*\0\0\0\x08\xff\xff", b"")
+    for form, note in itertools.product(("JPEG", "PNG", "WEBP"), notes):
+        image = read_image(encoded(Image.new("RGB", (8, 4), (200, 40, 60)), form, exif=b"Exif\0\0" + note))
+        assert image.size == (8, 4) and near(image, (200, 40, 60))
+
+
+def test_bombs_and_what_is_no_image_are_refused() -> None:
+    def png(width: int, height: int) -> bytes:
+        """With a header that says so."""
+        head = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+        whole = encoded(Image.new("RGB", (8, 8)))
+        return whole[:12] + head + struct.pack(">I", zlib.crc32(head)) + whole[33:]
+
+    scans = encoded(Image.new("RGB", (90, 90)), "JPEG", progressive=True)
+    assert read_image(scans).size == (90, 90) and read_image(png(8, 8)).size == (8, 8)
+    last = scans.rfind(b"\xff\xda")
+    for data, what in (
+        *((png(*size), ".") for size in ((9_000, 9_000), (60_000, 60_000), (2**31 - 1, 2**31 - 1), (0, 5))),
+        (scans[:last] + scans[last:-2] * 2000 + b"\xff\xd9", "2009 scans"),
+        (b"<html><body>404</body></html>", "no known image format: it is a web page"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "no known image format: .*git lfs pull"),
+    ):
+        assert_raises(DataError, what, read_image, data)
+
+
+def test_no_output_replaces_an_image_that_a_table_may_name(tmp_path: Path) -> None:
+    for ending in IMAGES:
+        (image := tmp_path / f"a{ending}").write_bytes(b"")
+        with pytest.raises(OutputExistsError, match="lies in the input"):
+            refuse_inputs([image], data_inputs(None, {"image_root": tmp_path}))
+        refuse_inputs([tmp_path / f"new{ending}"], data_inputs(None, {"image_root": tmp_path}))
+
+
+def test_equal_vectors_are_one_group_and_others_are_not() -> None:
+    rng = np.random.default_rng(0)
+    array = np.zeros((40, 9, 1280), np.float16)  # 46 kB each as float32
+    array[:, 4] = rng.normal(size=(40, 1280))
+    array[30:] = array[:10]
+    array[29] = array[28]
+    array[29, 4, 640] += 1
+    groups = vector_groups(array)
+    same = groups[:, None] == groups
+    want = np.eye(40, dtype=bool)
+    want[np.arange(10), np.arange(30, 40)] = want[np.arange(30, 40), np.arange(10)] = True
+    np.testing.assert_array_equal(same, want)
+    np.testing.assert_array_equal(groups, vector_groups(array.astype(np.float32)))
+    assert vector_groups(array[:0]).shape == (0,)
 
 
 def tiff(values: np.ndarray, photometric: int = 1, sample_format: int = 1) -> bytes:
@@ -233,66 +259,3 @@ def test_tiffs_of_other_programs(order: str) -> None:
     np.testing.assert_allclose(np.asarray(read_image(tiff(colours * 16, photometric=2)))[..., 1], RAMP, atol=1)
     with pytest.raises(DataError, match="not finite"):
         read_image(tiff(np.where(RAMP == 3, np.nan, RAMP).astype(f"{order}f4"), sample_format=3))
-
-
-def test_exif_rotation_and_a_broken_note_that_does_not_cost_the_image() -> None:
-    image = Image.new("RGB", (8, 4), "black")
-    image.paste("white", (0, 0, 4, 4))
-    exif = Image.Exif()
-    exif[0x0112] = 6  # to be turned a quarter clockwise
-    upright = np.asarray(read_image(encoded(image, "JPEG", quality=95, exif=exif)))
-    assert upright.shape == (8, 4, 3) and upright[:3].min() > 200 and upright[5:].max() < 55
-    notes = (b"garbage", b"II*\0\xff\xff\xff\xff", b"MM\0*\0\0\0\x08\xff\xff", b"")
-    for form, note in itertools.product(("JPEG", "PNG", "WEBP"), notes):
-        image = read_image(encoded(Image.new("RGB", (8, 4), (200, 40, 60)), form, exif=b"Exif\0\0" + note))
-        assert image.size == (8, 4) and near(image, (200, 40, 60))
-
-
-def test_bombs_and_what_is_no_image_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    def png(width: int, height: int) -> bytes:
-        """With a header that says so."""
-        head = b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-        whole = encoded(Image.new("RGB", (8, 8)))
-        return whole[:12] + head + struct.pack(">I", zlib.crc32(head)) + whole[33:]
-
-    scans = encoded(Image.new("RGB", (90, 90)), "JPEG", progressive=True)
-    assert read_image(scans).size == (90, 90) and read_image(png(8, 8)).size == (8, 8)
-    last = scans.rfind(b"\xff\xda")
-    for data, what in (
-        *((png(*size), ".") for size in ((9_000, 9_000), (60_000, 60_000), (2**31 - 1, 2**31 - 1), (0, 5))),
-        (scans[:last] + scans[last:-2] * 2000 + b"\xff\xd9", "2009 scans"),
-        (b"<html><body>404</body></html>", "no known image format: it is a web page"),
-        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "no known image format$"),
-        (b"%PDF-1.4", "no known image format: it is PDF"),
-        (b"<svg/>", "no known image format: it is SVG"),
-        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "no known image format: .*git lfs pull"),
-        (encoded(Image.new("RGB", (4, 4)), "JPEG2000"), "no known image format: it is JPEG 2000"),
-    ):
-        assert_raises(DataError, what, read_image, data)
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
-    with warnings.catch_warnings(action="error"):  # the size of a large one is read
-        assert image_header(encoded(Image.new("L", (4, 4)), "PNG")) == ("PNG", 4, 4)
-
-
-def test_no_output_replaces_an_image_that_a_table_may_name(tmp_path: Path) -> None:
-    for ending in IMAGES:
-        (image := tmp_path / f"a{ending}").write_bytes(b"")
-        with pytest.raises(OutputExistsError, match="lies in the input"):
-            refuse_inputs([image], data_inputs(None, {"image_root": tmp_path}))
-        refuse_inputs([tmp_path / f"new{ending}"], data_inputs(None, {"image_root": tmp_path}))
-
-
-def test_equal_vectors_are_one_group_and_others_are_not() -> None:
-    rng = np.random.default_rng(0)
-    array = np.zeros((40, 9, 1280), np.float16)  # 46 kB each as float32
-    array[:, 4] = rng.normal(size=(40, 1280))
-    array[30:] = array[:10]
-    array[29] = array[28]
-    array[29, 4, 640] += 1
-    groups = vector_groups(array)
-    same = groups[:, None] == groups
-    want = np.eye(40, dtype=bool)
-    want[np.arange(10), np.arange(30, 40)] = want[np.arange(30, 40), np.arange(10)] = True
-    np.testing.assert_array_equal(same, want)
-    np.testing.assert_array_equal(groups, vector_groups(array.astype(np.float32)))
-    assert vector_groups(array[:0]).shape == (0,)

@@ -1,9 +1,6 @@
 """Near duplicates: what is linked, what is not, and what becomes of the groups."""
 
-import gc
-import weakref
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,11 +9,11 @@ from scipy.sparse.csgraph import connected_components
 
 from cleanpairs import CRCL, ClipScore, InfoNCE
 from cleanpairs.core.errors import ConfigError
-from cleanpairs.data import Pairs, duplicates, load_pairs
-from cleanpairs.data.duplicates import flat_images, group_near_duplicates, image_signatures, near_duplicate_groups
+from cleanpairs.data import Pairs
+from cleanpairs.data.duplicates import flat_images, image_signatures, near_duplicate_groups
 from cleanpairs.data.filters import FILTERS, PREFIX, chosen_filters, filter_reasons
 from cleanpairs.data.images import encoded_list
-from tests.helpers import assert_raises, encoded, write_table
+from tests.helpers import assert_raises, encoded
 
 
 def picture(seed: int, size: int = 160) -> Image.Image:
@@ -78,23 +75,6 @@ def test_flat_and_broken_pictures_are_left_alone_and_few_are_no_fault() -> None:
     assert flat_images(Pairs.from_arrays(["a b", "a", "c"], images=three)).tolist() == [1]
 
 
-def test_signatures_of_a_file_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = write_table(tmp_path / "data.parquet", {"image": copies(picture(0)), "caption": list("abcd")})
-    pairs = load_pairs(data)
-    first = group_near_duplicates(pairs).image_group
-    assert set(first.tolist()) <= set(pairs.image_group.tolist())  # still hashes of contents
-    vectors = Pairs.from_arrays(["one", "two"], features=np.eye(2, dtype=np.float32))
-    assert group_near_duplicates(vectors) is vectors  # they have no pictures
-    monkeypatch.setattr(duplicates, "image_signatures", lambda *_: pytest.fail("decoded again"))
-    for some in (load_pairs(data), load_pairs(data)[:2]):
-        again = group_near_duplicates(some).image_group
-        assert again.tolist() == first.tolist() and len(np.unique(again)) == 1
-    alive = weakref.ref(vectors)
-    del vectors
-    gc.collect()
-    assert alive() is None  # what is known of them does not keep them
-
-
 @pytest.mark.parametrize("grouped", [True, False])
 def test_a_model_takes_copies_for_one_image_unless_told_not_to(grouped: bool) -> None:
     images = [data for seed in range(8) for data in copies(picture(seed))[:2]]
@@ -120,12 +100,10 @@ def filtered(pairs: Pairs, drop: str = "all") -> dict[str, np.ndarray]:
 @pytest.mark.parametrize(("caption", "names"), [
     ("https://t.co/abcdef", {"url"}), ("#cats #dogs", {"hashtags"}), ("@somebody www.example.org/x", {"hashtags"}),
     ("IMG_20412041.jpg", {"url", "no_word"}), ("DSC0012300", {"url", "no_word"}), ("2019 - 12 - 30", {"no_word"}),
-    ("!!!", {"no_word", "caption_length"}), ("AX-48291-BLK", {"no_word"}), ("WH-1000XM4 $34.99", {"no_word"}),
-    ("blue-cotton-shirt-10234", set()), ("WH-1000XM4 black", set()),
-    ("a dog https://t.co/abc", set()), ("#1 fan of the team", set()),
+    ("!!!", {"no_word", "caption_length"}), ("WH-1000XM4 $34.99", {"no_word"}), ("WH-1000XM4 black", set()),
+    ("a dog https://t.co/abc", set()), ("#1 fan of the team", set()), ("itâ€™s a boat on a lake", {"mojibake"}),
     ("dog.", {"caption_length"}), ("собака на траве", {"language"}), ("una mañana en el café", set()),
     ("a cafÃ© in the old town", {"mojibake"}), ("MAÇÃ VERDE “MAÇÔ", set()), ("l’été à la plage", set()),
-    ("itâ€™s a boat on a lake", {"mojibake"}),
 ])  # fmt: skip
 def test_captions(caption: str, names: set[str]) -> None:
     captions = [f"a {WORDS[i % 5]} with the number {i}" for i in range(30)]

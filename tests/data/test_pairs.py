@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from cleanpairs import InfoNCE, Pairs, load_pairs
+from cleanpairs import Pairs, load_pairs
 from cleanpairs.core.errors import DataError
 from cleanpairs.data.noise import load_truth
 from cleanpairs.data.text import normalise_text, text_groups
@@ -46,14 +46,6 @@ def test_from_arrays() -> None:
     assert pairs.captions == ["a ? dog"] and pairs.keys == ["?"]  # halves of characters are no text, as of JSON
 
 
-@pytest.mark.parametrize("made", [lambda x: x.astype(">f4"), np.longdouble, lambda x: pd.Series(list(x))])
-def test_vectors_of_other_makes_are_trained_on(made: Any) -> None:
-    image, text = np.random.default_rng(0).normal(size=(2, 24, 4)).astype(np.float32)
-    model = InfoNCE(epochs=1, dim=4, require_dependence=False)
-    pairs, plain = (Pairs.from_arrays(image_vectors=f(image), text_vectors=f(text)) for f in (made, np.asarray))
-    np.testing.assert_array_equal(model.fit(pairs).correspondence_, model.fit(plain).correspondence_)
-
-
 def test_pairs_that_differ_in_anything_that_is_scored_have_another_fingerprint() -> None:
     images, vectors = np.eye(3), np.arange(6.0).reshape(3, 2)
     given: dict[str, Any] = {"features": images, "text_vectors": vectors, "precomputed_scores": {"a": [0.1, 0.2, 0.3]}}
@@ -72,24 +64,17 @@ def test_arrays_that_do_not_fit() -> None:
         ({}, "image"), ({"features": x, "images": images}, "image"), ({"features": np.zeros(2)}, "features"),
         ({"features": np.zeros((2, 3), int)}, "features"), ({"features": np.zeros((1, 3))}, "image"),
         ({"features": x, "image_index": [0, 2]}, "image"), ({"features": x, "image_index": [0, -1]}, "image"),
-        ({"features": x, "image_index": [0]}, "image"), ({"features": x, "keys": ["k"]}, "key"),
-        ({"features": np.zeros((2, 0))}, "no numbers"), ({"features": np.zeros((2, 0, 3))}, "no numbers"),
+        ({"features": x, "keys": ["k"]}, "key"), ({"features": np.zeros((2, 0))}, "no numbers"),
         ({"images": images, "precomputed_scores": {"similarity": [0.1]}}, "2 scores 'similarity'"),
         ({"images": images, "text_vectors": np.zeros((3, 4), np.float32)}, "text vectors"),
-        ({"features": x, "text_vectors": np.zeros((2, 0))}, "text vectors"), ({"features": [[1.0], [1, 2.0]]}, "shape"),
         ({"features": torch.ones(2, 3, requires_grad=True)}, "detach"),
         ({"features": x, "image_index": [0.5, 1]}, "image_index .* not all whole"),
-        ({"features": x, "image_index": [True, False]}, "image_index .* bool"),
-        ({"features": x, "image_index": [[0], [1]]}, "one image"), ({"features": x, "image_index": 1}, "one image"),
         ({"features": x, "precomputed_scores": {"a": ["x", "y"]}}, "scores 'a' .* they are <U1"),
         ({"images": [*images, b"3"]}, "2 captions need 2 images, found 3"),
         ({"images": [Image.new("L", (2, 2))] * 2}, "load_pairs"),
         ({"captions": ["a", 5], "images": images}, "caption 1 is 5"),
         ({"captions": "ab", "images": images}, "captions are a list, found the text 'ab'"),
-        ({"keys": "ab", "images": images}, "keys are a list, found the text 'ab'"),
-        ({"images": images, "precomputed_scores": [0.1, 0.2]}, "name -> scores, not list"),
         ({"image_vectors": np.zeros(2)}, r"image_vectors .* must be floats .* found float64 \(2,\)"),
-        ({"image_vectors": x.astype(int)}, r"image_vectors .* must be floats .* found int64 \(2, 3\)"),
         ({"image_vectors": x, "features": x}, "either image_vectors"),
     ):  # fmt: skip
         assert_raises(DataError, said, Pairs.from_arrays, **{"captions": ["a", "b"]} | bad)
@@ -199,12 +184,11 @@ def test_a_column_is_as_its_list_sliced_and_with_nulls(kind: pa.DataType) -> Non
         assert normalise_text(one) != normalise_text(other) and normalise_text(one)
 
 
-@pytest.mark.parametrize("kind", ["memory", "parquet", "tar"])
+@pytest.mark.parametrize("kind", ["parquet", "tar"])
 def test_pairs_go_to_another_process(kind: str, tmp_path: Path) -> None:
     images = [picture(i) for i in range(3)]
     members = [(f"{i}.{ending}", content) for i in range(3) for ending, content in (("png", images[i]), ("txt", b"a"))]
     pairs = {
-        "memory": lambda: Pairs.from_arrays(["a", "b", "c"], images=images),
         "parquet": lambda: load_pairs({"image": images, "caption": ["a", "b", "c"]}),
         "tar": lambda: load_pairs(write_tar(tmp_path / "0.tar", members)),
     }[kind]()

@@ -108,10 +108,8 @@ def test_a_wrong_column_name_lists_the_columns(tmp_path: Path) -> None:
     path = write(tmp_path / "in.parquet", {"image": [png(0)], "headline": ["a"], "site": [1]})
     for options, words in (
         ({"text_column": "hedline"}, r"no column 'hedline'; did you mean 'headline'\?.*image.*headline.*site"),
-        ({"image_column": "imag"}, r"no column 'imag'; did you mean 'image'\?"),
-        ({"key_column": "SITE"}, r"no column 'SITE'; did you mean 'site'\?"),
-        ({}, r"--column text=.*headline.*site"), ({"text_column": "site"}, "'site'"),
-    ):  # fmt: skip
+        ({"text_column": "site"}, "'site'"),
+    ):
         assert_not_loaded(words, path, **options)
     assert load_pairs(path, text_column="headline").captions == ["a"]
     assert_not_loaded("--column image=", write(tmp_path / "text.parquet", {"caption": ["a"]}))
@@ -120,10 +118,8 @@ def test_a_wrong_column_name_lists_the_columns(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("a", "b", "whole"), [
     (pa.array([0.5]), pa.array([0.25], pa.float32()), [0.5, 0.25]),
     (pa.nulls(1), pa.array(["x"]), [None, "x"]),
-    (pa.array([1], pa.int16()), pa.array([2**40]), [1, 2**40]),
     (pa.array([[1.0]], pa.list_(pa.float16())), pa.array([[2.0]], pa.list_(pa.float32())), [[1.0], [2.0]]),
     (pa.array([{"x": 1}]), pa.array([{"x": 1, "y": "z"}]), [{"x": 1, "y": None}, {"x": 1, "y": "z"}]),
-    (pa.array(["x"]).dictionary_encode(), pa.array(["y"]), ["x", "y"]),
     (pa.array([1.5]), pa.array([2**60 + 1]), r"1152921504606846977"),
     (pa.array([b"x"]), pa.array([1]), r"column 'note'.*(binary|int64).*\.parquet.*(binary|int64).*\.parquet"),
 ])  # fmt: skip
@@ -192,10 +188,8 @@ def test_truth_columns_are_read_and_not_used(tmp_path: Path) -> None:
 
 def test_similarities_that_the_data_brings_are_recognised(tmp_path: Path) -> None:
     """One a row, or one a caption."""
-    columns = {
-        "image": [png(0), png(1), png(2)], "captions": [["a", "b"], ["c", "d"], None],
-        "similarity_of_shops": [1.0, 1.0, 1.0], "clip_model": ["b32"] * 3,
-    }  # fmt: skip
+    columns = {"image": [png(0), png(1), png(2)], "captions": [["a", "b"], ["c", "d"], None]}
+    columns |= {"similarity_of_shops": [1.0, 1.0, 1.0], "clip_model": ["b32"] * 3}
     of_rows, of_captions = pa.array([0.25, None, 1]), pa.array([[0.5, 1e300], [0.125, None], None])
     both = (of_rows, [0.25, 0.25, np.nan, np.nan, 1]), (of_captions, [0.5, np.inf, 0.125, np.nan, np.nan])
     for name in ("SIMILARITY", "clip_similarity_vitb32", "clip_l14_similarity_score", "cosine_similarity"):
@@ -232,19 +226,13 @@ def test_which_columns_are_taken(tmp_path: Path) -> None:
     assert_not_loaded("caption", pd.DataFrame([["a", "b", image[0]]], columns=["caption", "caption", "image"]))
 
 
-@pytest.mark.parametrize("dictionary", [False, True])
-def test_paths_that_are_not_utf8(tmp_path: Path, dictionary: bool) -> None:
+def test_paths_that_are_not_utf8(tmp_path: Path) -> None:
     raw = pa.Array.from_buffers(pa.string(), 2, pa.array([b"\xff.png", b"good.png"]).buffers())  # nobody checked it
     (tmp_path / "good.png").write_bytes(png(1))
-    paths = raw.dictionary_encode() if dictionary else raw
-    flat = load_pairs(write(tmp_path / "flat.parquet", {"caption": ["a", "b"], "image_path": paths}))
+    flat = load_pairs(write(tmp_path / "flat.parquet", {"caption": ["a", "b"], "image_path": raw}))
     assert set(flat.reasons) == {0} and "missing" in flat.reasons[0]
     assert flat.images.read([0, 1]) == [None, png(1)]
     flat.reasons[0].encode()  # can be printed and written
-    cells = pa.StructArray.from_arrays([pa.array([png(0), None], pa.binary()), raw], ["bytes", "path"])
-    nested = load_pairs(write(tmp_path / "nested.parquet", {"caption": ["a", "b"], "image": cells}))
-    assert nested.reasons == {} and nested.images.read([0, 1]) == [png(0), png(1)]
-    assert [x for _, chunk in nested.images.iter_encoded(1) for x in chunk] == [png(0), png(1)]
 
 
 def test_images_are_read_across_row_groups_files_and_batches(tmp_path: Path) -> None:
@@ -304,9 +292,7 @@ def test_other_objects() -> None:
     schema = pa.schema([("caption", pa.string()), ("image_features", pa.list_(pa.float32(), 3))])
     assert load_pairs(schema.empty_table()).images.array().shape == (0, 1, 3)
     batch = pa.RecordBatch.from_pydict({"caption": ["a"], "image": [png(0)]})
-    stream = pa.Table.from_batches([batch]).__arrow_c_stream__
-    frame = type("Frame", (), {"__arrow_c_stream__": lambda self, requested_schema=None: stream(requested_schema)})
-    for data in (batch, frame(), load_pairs(batch)):
+    for data in (batch, load_pairs(batch)):
         assert load_pairs(data).captions == ["a"]
 
 
@@ -426,7 +412,6 @@ def test_what_cannot_be_written_is_an_error_and_the_first_one_is_told(tmp_path: 
 
 @pytest.mark.parametrize("path_type", [pa.string(), pa.null()])
 def test_images_and_other_features_open_in_datasets(tmp_path: Path, path_type: pa.DataType) -> None:
-
     noted = datasets.Features({"label": datasets.ClassLabel(names=["no", "yes"]), "gone": datasets.Value("string")})
     info = {b"huggingface": writing.json.dumps({"info": {"features": noted.to_dict()}}).encode()}
     image = pa.struct([("bytes", pa.binary()), ("path", path_type)])
@@ -437,13 +422,6 @@ def test_images_and_other_features_open_in_datasets(tmp_path: Path, path_type: p
         sink.write(pa.RecordBatch.from_pylist([row], schema=schema))
     loaded = datasets.load_dataset("parquet", data_files=str(path), split="train", cache_dir=str(tmp_path / "cache"))
     assert loaded[0]["image"].size == (5, 4) and loaded.features["label"].names == ["no", "yes"]
-    for metadata in ({b"huggingface": b"{not json"}, {b"note": b"kept"}):
-        found = writing.with_image_feature(schema.with_metadata(metadata)).metadata
-        assert b"Image" in found[b"huggingface"] and found.get(b"note") == metadata.get(b"note")
-    assert writing.with_image_feature(FLAT) is FLAT
-    with ParquetSink(path, schema.with_metadata({"note": "kept"}), image_feature=False) as sink:
-        sink.write(pa.RecordBatch.from_pylist([row], schema=schema))
-    assert b"huggingface" not in pq.read_schema(path).metadata
 
 
 # -- Rows converted a column at a time are the rows converted one by one; vectors of captions beside thos --

@@ -3,7 +3,6 @@
 import gzip
 import json
 import re
-from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +23,6 @@ from tests.helpers import assert_not_loaded, assert_raises, picture, write_pictu
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the images 0.png to 5.png, in which each test writes its own file."""
     return write_pictures(tmp_path_factory.mktemp("odd"), [f"{i}.png" for i in range(6)])
-
-
-DATA_URL = b'"data:image/png;base64,' + b64encode(picture(2)) + b'"'
 
 
 def usable(pairs: Pairs) -> list[str]:
@@ -55,62 +51,43 @@ def coco(images: list[Any], annotations: list[Any]) -> bytes:
     # quotes are characters of a TSV, unless its fields are quoted as a whole
     ("a.tsv", table('"a', 'b 24"', '"c" d', 'e "f"', delimiter="\t"), ['"a', 'b 24"', '"c" d', 'e "f"'], []),
     ("a.tsv", table('"hello"', "b", delimiter="\t"), ["hello", "b"], []),
-    ("a.tsv", table('"a, b"', 'c 5", d', delimiter="\t"), ["a, b", 'c 5", d'], []),
-
     ("a.tsv", table('"a ""b"" c"', "d", '"x\ty"', '"two\nlines"', delimiter="\t"), ['a "b" c', "d", "x\ty",
      "two\nlines"], []),
-    ("a.csv", table('"a', 'b"', delimiter="|"), ['"a', 'b"'], []),
     ("a.csv", table("a, b", "c", delimiter=";"), ["a, b", "c"], []),
     ("a.csv", table('"two\nlines, three"', 'a 12" pipe', '"red" shoe'), ["two\nlines, three", 'a 12" pipe'],
      ["line 5 cannot"]),
     # delimiters, line ends, marks, encodings
-    ("a.csv", b"image, caption\n0.png, \"a, b\"\n1.png, c\n", ["a, b", "c"], []),
     ("a.csv", b"image_name| comment_number| comment\n0.png| 0| a , b\n1.png| 4   c\n", ["a , b"],
      ["2 fields, the header 3"]),
-    ("a.csv", table("a", "b").replace(b"\n", b"\r"), ["a", "b"], []),
-    ("a.tsv", table("a", "b"), ["a", "b"], []),
     ("a.csv", b"image,caption\n0.png,a,\n1.png,b,,\n2.png,c,d\n", ["a", "b"], ["3 fields, the header 2"]),
-    ("a.csv", b"\xef\xbb\xbf\xef\xbb\xbf" + table("a"), ["a"], []),
     ("a.tsv", table("é", delimiter="\t").decode().encode("utf-16"), ["é"], []),
-
     ("a.csv.gz", gzip.compress(table("a", "b"), mtime=0), ["a", "b"], []),
     ("a.csv", b"image,caption\n\n0.png,a\n\n,\n1.png\n", ["a"], ["there is no image", "1 fields, the header 2"]),
     # Flickr's annotations
     ("a.token", b'0.png#0\ta "b\n0.png#1\tc", d\n1.png#0\te\n', ['a "b', 'c", d', "e"], []),
-    ("captions.txt", b"0.png#0\ta , b\n0.png#1\tc\n", ["a , b", "c"], []),
-    ("a.csv", b'raw,split,filename\n"[""a"", ""b""]",train,0.png\n"[""c""]",test,1.png\n', ["a", "b"], []),
     # what is a caption
     ("a.csv", table("nan", "None", "N/A", "<NA>", "a"), ["a"], ["stands for none"] * 4),
     ("a.csv", table("\"['a', \"\"b's\"\"]\"", "\"['c' 'd']\"", "plain", "[]"), ["a", "b's", "c", "d", "plain"],
      ["no caption"]),
-    ("a.csv", table("[dog] barks", "[1]", '"{""en"": ""x""}"'), ["[dog] barks", "[1]"], ["an object"]),
     ("a.jsonl", lines("a", ["b", None, 3], float("nan"), True, {"en": "x"}, [], "", {"raw": "c"}), ["a", "b", "c"],
      ["no caption", "is 3, not text", "no caption", "is true", r"an object \('en'\)", "no caption", "is empty"]),
-    ("a.jsonl", lines("<__dj__image>\na b <|__dj__eoc|>", ["<__dj__image> c"]), ["a b", "c"], []),
-    ("a.jsonl", lines([["a"], ["b", "c"]], '["d"]'), ["a", "b", "c", "d"], []),
     ("a.jsonl", lines([{"raw": "a", "sentid": 1}, {"tokens": ["b", "c"]}], name="sentences"), ["a", "b c"], []),
     # which image
     ("a.csv", b"image,image_path,caption\nhttps://a/0.png,0.png,a\nhttps://a/1.png,1.png,b\n", ["a", "b"], []),
-    ("a.csv", b"image,file_name,caption\n,0.png,a\n,1.png,b\n", ["a", "b"], []),
     ("a.csv", b"image,caption\n/mnt/x/0.png,a\nC:\\y\\1.png,b\nfile:///mnt/x/2%2Epng,c\n", ["a", "b", "c"], []),
     ("a.csv", b"image,caption\n/mnt/x/0.png,a\n/mnt/y/0.png,b\n1.png,c\n", ["c"],
      ["end in the name of one file"] * 2),
     ("a.csv", b"image_id,caption\n0,a\n1,b\n", ["a", "b"], []),
-    ("a.csv", table(*(f'"{c}"' for c in "ab")).replace(b"0.png", b64encode(picture(1))).replace(b"1.png", DATA_URL),
-     ["a", "b"], []),
     ("a.jsonl", b'{"images": ["0.png", "1.png"], "text": "a"}\n{"images": ["2.png"], "text": "b"}\n'
      b'{"images": [], "text": "c"}\n', ["b"], ["holds 2 images", "there is no image"]),
     # JSON that is no list of objects
     ("a.json", lines("a", "b"), ["a", "b"], []),
-    ("a.json", b'{"info": 1, "data": [{"image_path": "0.png", "caption_str": "a"}]}', ["a"], []),
     ("a.json", b'{"image": {"0": "0.png", "1": "1.png"}, "caption": {"0": "a", "1": "b"}}', ["a", "b"], []),
     ("a.json", b'{"0.png": "a", "1.png": ["b", "c"], "2.png": null}', ["a", "b", "c"], ["there is no caption"]),
     # COCO and Karpathy
     ("a.json", coco([1, 2], [("1", "a"), (2.0, ["b", "c"])]), ["a", "b", "c"], []),
     ("a.json", coco(["0001", "0002"], [(1, "a"), (9, "b"), (None, "c")]), ["a"], ["no caption",
      "image with the id 9", "the id None"]),
-    ("a.json", coco([1, None], [(1, "a"), (1, {"x": 1}), (1, None)]), ["a"], ["an object", "no caption",
-     "has no id"]),
     ("a.json", b'{"images": [{"id": 1, "file_name": "0.png"}, {"id": 1, "file_name": "0.png"}], "annotations":'
      b' [{"image_id": 1, "caption": "a"}]}', ["a"], ["is listed twice"]),
     ("a.json", b'{"images": [{"filename": "0.png", "sentences": [{"tokens": ["a", "b"]}, "c", {"raw": 1}]}]}',
@@ -129,32 +106,19 @@ def test_the_right_rows_come_out(name: str, content: bytes, captions: list[str],
 
 @pytest.mark.parametrize(("name", "content", "words"), [
     ("a.csv", table('"a', "b", 'c"', "d"), r"line 2: a quote opens here and is closed in line 4"),
-
-    ("a.csv", b'id,caption\n100,a\n101,"b\n102,c\n103,d"\n', r"line 3: .* closed in line 5"),
     ("a.csv", table("a", '"b', "c"), "line 3: a quoted field is not closed"),
     ("a.csv", "image,caption\n0.png,a\n".encode("utf-16-le"), r"it may be utf.16"),
     ("a.csv.gz", gzip.compress(table("a", "b"), mtime=0)[:-4], "a.csv.gz cannot be read"),
-
-    ("a.jsonl", b'[\n{"image": "0.png"}]', "name it .json"),
-    ("a.json", b"", "cannot be read as JSON"),
-
     ("a.json", coco([1, 1], [(1, "a")]), "several images with the id 1"),
-    ("a.json", b'{"a": 1}', "no list of objects.*COCO's captions have 'images'"),
-
     ("a.json", b'{"images": [{"id": 1}], "annotations": [{"image_id": 1}]}', "annotation 0: it has no caption"),
-    ("a.json", coco([1], [(2, "a")]), "no image with the id 2"),
-    ("a.json", coco([1], [([], "a")]), r"no image with the id \[\]"),
-    ("a.json", coco([[]], []), "no image with an id"),
-    ("a.csv", b"", "no header"), ("a.csv", b"\x89PNG\r\n\x1a\n\0\0", "no header"),
-    ("a.csv.gz", table("a"), "Not a gzipped file"), ("a.jsonl", b"", "no column of captions"),
-    ("a.csv", b"image,image\n", "'image' more than once"),
-    ("a.csv", "image,caption\n".encode("utf-16")[:-1], "cannot be read as UTF-16"),
+    ("a.json", b"", "cannot be read as JSON"), ("a.json", coco([1], [(2, "a")]), "no image with the id 2"),
+    ("a.csv", b"", "no header"), ("a.jsonl", b"", "no column of captions"),
     ("a.csv", b"image,caption\n0.png," + b"x" * 2**25 + b"\n", r"line 2: .*longer than"),
     ("a.csv", b"image,caption\nhttps://a:b@c.d/1.png?e,a\n", r"first: 'https://c\.d/1\.png'\); they are URLs"),
     ("a.csv", b"image,caption\nnowhere.png,a\n", "none of the first 1 images .*'nowhere.png'.*--image-root"),
     ("a.csv", b"image,caption,true_mismatch\n0.png,a,maybe\n", "true_mismatch cannot be read as true or.*: .*may"),
     ("a.jsonl", b"{\n", "line 1 is no JSON"), ("a.jsonl", b"[1]\n", "line 1 is no JSON object"),
-    ("a.jsonl", b"\xff\xfe{}\n", "cannot be read as UTF-16"), ("a.jsonl", b"\x80{}\n", "line 1 is not UTF-8"),
+    ("a.jsonl", b"\x80{}\n", "line 1 is not UTF-8"), ("a.csv", b"image,image\n", "'image' more than once"),
     ("a.jsonl", b'{"image": "0.png", "caption": "' + b"x" * 2**25 + b'"}\n', "line 1: it is longer than"),
 ])  # fmt: skip
 def test_a_refusal_says_where_and_what(name: str, content: bytes, words: str, folder: Path) -> None:
@@ -228,15 +192,9 @@ IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
     ({"images": pa.array([[{"bytes": b}] for b in BYTES], pa.list_(IMAGE)), "texts": [["a", "b"], ["c"]]}, ["a",
      "b", "c"], ""),
     ({"image": [BYTES, BYTES[:1]], "caption": ["a", '["b", "c"]']}, ["b", "c"], ""),
-    ({"image": [["0.png"], ["1.png"]], "caption": ["a", "b"]}, ["a", "b"], ""),
-
-    ({"image": [{"bytes": b, "path": f"{i}/0.png"} for i, b in enumerate(BYTES)], "caption": ["a", "b"]},
-     ["a", "b"], ""),
     ({"image": BYTES, "caption": [1, 2]}, [], "'caption' is int64, not text, or a list of text"),
-    ({"image": [[1, 2], [3]], "caption": ["a", "b"]}, [], "'image' is list<.*int64>, not bytes"),
     ({"image": BYTES, "caption": pa.nulls(2, pa.string()), "text": ["a", "b"]}, [],
      r"no row .* other columns hold texts \(text\)"),
-    ({"image": BYTES, "text": ["", " "], "blip_caption": ["a", "b"]}, [], r"hold texts \(blip_caption\)"),
 ])  # fmt: skip
 @pytest.mark.parametrize("kind", ["parquet", "table"])
 def test_columns(columns: Any, captions: list[str], words: str, kind: str, folder: Path, monkeypatch: Any) -> None:
@@ -284,11 +242,11 @@ def test_captions_of_objects_in_memory(kind: Any) -> None:
         assert_not_loaded("is one column, and pairs take two", one)
 
 
+QUOTED = st.lists(st.text("ab \",;\\'", max_size=6), min_size=1, max_size=6)
+
+
 @settings(max_examples=150, deadline=None)
-@given(
-    captions=st.lists(st.text('ab ",;\\\'', max_size=6), min_size=1, max_size=6),
-    ending=st.sampled_from(["csv", "tsv", "token"]),
-)  # fmt: skip
+@given(captions=QUOTED, ending=st.sampled_from(["csv", "tsv", "token"]))
 @example(captions=[',"', '"'], ending="csv")
 def test_no_quote_swallows_a_row(captions: list[str], ending: str, folder: Path) -> None:
     delimiter = "," if ending == "csv" else "\t"

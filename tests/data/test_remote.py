@@ -1,6 +1,5 @@
 """Inputs behind URLs: memory:// for fsspec, a server of our own for HTTP; addresses that are refused."""
 
-import hashlib
 import io
 import json
 from collections.abc import Iterator
@@ -12,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from fsspec.exceptions import FSTimeoutError
 from fsspec.implementations.memory import MemoryFile
 
 from cleanpairs.benchmarking import Bench
@@ -66,8 +64,6 @@ def test_one_file_a_folder_a_glob_and_braces(bucket: fsspec.AbstractFileSystem) 
         ("http://:x/a.parquet", "cannot be fetched"),
     ):  # fmt: skip
         assert_not_loaded(words, url, allow_urls=True)
-    bucket.pipe(f"/bucket/{'a' * 300}.jsonl", b'{"caption": "one", "features": [1.0, 2.0]}\n')  # no file here has it
-    assert load_pairs(f"memory://bucket/{'a' * 300}.jsonl", allow_urls=True).captions == ["one"]
 
 
 def test_a_folder_whose_files_are_in_sub_folders(bucket: fsspec.AbstractFileSystem, tmp_path: Path) -> None:
@@ -87,7 +83,7 @@ def test_a_folder_whose_files_are_in_sub_folders(bucket: fsspec.AbstractFileSyst
     assert load_pairs("memory://parts/", allow_urls=True).captions == ["half 1"]
 
 
-def test_a_file_is_fetched_again_only_if_it_changed(bucket: fsspec.AbstractFileSystem, monkeypatch: Any) -> None:
+def test_a_file_is_fetched_again_only_if_it_changed(bucket: fsspec.AbstractFileSystem) -> None:
     url = "memory://bucket/a.parquet"
     bucket.pipe("/bucket/a.parquet", parquet("old"))
     path = Path(fetch(url, True))
@@ -99,50 +95,9 @@ def test_a_file_is_fetched_again_only_if_it_changed(bucket: fsspec.AbstractFileS
     assert load_pairs("memory://bucket/", allow_urls=True).captions == ["new one", "b"]
     bucket.rm("/bucket/b.parquet")
     assert load_pairs("memory://bucket/", allow_urls=True).captions == ["new one"]
-    facts_of, prints = type(bucket).info, []
-
-    def info(system: fsspec.AbstractFileSystem, path: str) -> dict[str, object]:
-        return {**facts_of(system, path), "ETag": hashlib.md5(system.store[path].getvalue()).hexdigest()}  # as S3
-
-    monkeypatch.setattr(type(bucket), "info", info)
-    for caption in "aab":  # equal bytes that are uploaded again are the same data
-        bucket.pipe("/bucket/a.parquet", parquet(caption))
-        prints.append(load_pairs(url, allow_urls=True).source.fingerprint)
-    assert prints[0] == prints[1] != prints[2]
 
 
 # -- Parquet in place --------------------------------------------------------------------------------------------------
-
-
-def test_parquet_is_read_where_it_lies(bucket: fsspec.AbstractFileSystem, tmp_path: Path, monkeypatch: Any) -> None:
-    """13 MB in 20 row groups, most of them pictures."""
-    rng, n, came = np.random.default_rng(0), 2000, list[int]()
-    vectors = vector_column(rng.standard_normal((n, 384), np.float32))
-    columns = {"caption": [f"a {i}" for i in range(n)], "image": [rng.bytes(4500) for _ in range(n)]}
-    columns |= {"image_features": vectors}
-    local, url = write_table(tmp_path / "large.parquet", columns, row_group_size=100), "memory://bucket/large.parquet"
-    bucket.pipe("/bucket/large.parquet", local.read_bytes())
-
-    def read(file: MemoryFile, size: int = -1) -> bytes:
-        found = io.BytesIO.read(file, size)
-        came.append(len(found))
-        return found
-
-    monkeypatch.setattr(MemoryFile, "read", read, raising=False)
-    size, expected = local.stat().st_size, load_pairs(local)
-    some = load_pairs(url, allow_urls=True, limit=50)
-    assert sum(came) < size / 10, "the first row groups"
-    assert some.captions == expected.captions[:50]
-    assert np.array_equal(some.images.array(), expected.images.array()[:50])
-    came.clear()
-    every = load_pairs(url, allow_urls=True)
-    assert every.captions == expected.captions and np.array_equal(every.images.array(), expected.images.array())
-    assert size / 5 < sum(came) < size / 2, "captions and vectors, and not one of the pictures"
-    came.clear()
-    assert list(every.images.read([1990])) == list(expected.images.read([1990]))
-    assert sum(came) < size / 10, "the pictures of one row group"
-    found = inspect_pairs(some, decode="none")
-    assert found["files"] == [url] and found["bytes"] == size
 
 
 def test_parquet_that_changes_while_it_is_read_in_place(bucket: fsspec.AbstractFileSystem) -> None:
@@ -158,31 +113,24 @@ def test_parquet_that_changes_while_it_is_read_in_place(bucket: fsspec.AbstractF
 
 def test_errors_of_a_store_name_the_url(bucket: fsspec.AbstractFileSystem, monkeypatch: Any) -> None:
     for name, content, words in (
-        ("a.parquet", parquet("a")[:-8], "cannot be read as Parquet"), ("a.npy", b"none", "cannot be read as an array"),
-        ("a.csv", b"img,cap\n1.jpg,a\n", "has no column of captions"), ("a.arrow", b"none", "is cut short"),
-    ):  # fmt: skip
+        ("a.parquet", parquet("a")[:-8], "cannot be read as Parquet"),
+        ("a.csv", b"img,cap\n1.jpg,a\n", "has no column of captions"),
+    ):
         bucket.pipe(f"/bucket/{name}", content)
         assert_not_loaded(rf"^memory://bucket/{name} {words}", f"memory://bucket/{name}", allow_urls=True)
-    url, timeout = "memory://bucket/a.parquet", TimeoutError("Read timeout on endpoint")
+    url = "memory://bucket/a.parquet"
     bucket.pipe("/bucket/a.parquet", parquet("a"))
 
-    def says(error: Exception, cause: Exception | None = None) -> Any:
+    def says(error: Exception) -> Any:
         def refuse(*_: object, **__: object) -> object:
-            raise error from cause
+            raise error
 
         return refuse
-
-    def swallowed(*_: object) -> object:
-        try:
-            raise FSTimeoutError from timeout
-        except TimeoutError as error:
-            return error.args[0]  # as s3fs does
 
     forbidden = PermissionError(13, "Forbidden")  # of s3fs, all that S3 tells of a file that may be listed alone
     denied, gone = f"{url} may not be read with these credentials.*: Forbidden$", "The specified bucket does not exist"
     for target, name, refuse, words in (
         (MemoryFile, "read", says(RuntimeError("no credentials")), f"^{url} cannot be read.*no credentials"),
-        (MemoryFile, "read", swallowed, "a.parquet cannot be read as Parquet: Read timeout on endpoint$"),
         (type(bucket), "open", says(forbidden), denied), (type(bucket), "info", says(forbidden), denied),
         (type(bucket), "info", says(FileNotFoundError(gone)), f"^no such input: the bucket of {url}$"),
     ):  # fmt: skip
@@ -362,3 +310,34 @@ def test_captions_are_read_without_the_images(hub: type[Hub], name: str, tmp_pat
     with without_hub():  # it is not asked for what a file names
         assert_raises(ConfigError, "name it yourself", load_pairs, "hf://me/big/data/*.parquet")
     assert_not_loaded("me/other", "hf://me/other/data/*.parquet")
+
+
+def test_parquet_is_read_where_it_lies(bucket: fsspec.AbstractFileSystem, tmp_path: Path, monkeypatch: Any) -> None:
+    """13 MB in 20 row groups, most of them pictures."""
+    rng, n, came = np.random.default_rng(0), 2000, list[int]()
+    vectors = vector_column(rng.standard_normal((n, 384), np.float32))
+    columns = {"caption": [f"a {i}" for i in range(n)], "image": [rng.bytes(4500) for _ in range(n)]}
+    columns |= {"image_features": vectors}
+    local, url = write_table(tmp_path / "large.parquet", columns, row_group_size=100), "memory://bucket/large.parquet"
+    bucket.pipe("/bucket/large.parquet", local.read_bytes())
+
+    def read(file: MemoryFile, size: int = -1) -> bytes:
+        found = io.BytesIO.read(file, size)
+        came.append(len(found))
+        return found
+
+    monkeypatch.setattr(MemoryFile, "read", read, raising=False)
+    size, expected = local.stat().st_size, load_pairs(local)
+    some = load_pairs(url, allow_urls=True, limit=50)
+    assert sum(came) < size / 10, "the first row groups"
+    assert some.captions == expected.captions[:50]
+    assert np.array_equal(some.images.array(), expected.images.array()[:50])
+    came.clear()
+    every = load_pairs(url, allow_urls=True)
+    assert every.captions == expected.captions and np.array_equal(every.images.array(), expected.images.array())
+    assert size / 5 < sum(came) < size / 2, "captions and vectors, and not one of the pictures"
+    came.clear()
+    assert list(every.images.read([1990])) == list(expected.images.read([1990]))
+    assert sum(came) < size / 10, "the pictures of one row group"
+    found = inspect_pairs(some, decode="none")
+    assert found["files"] == [url] and found["bytes"] == size
