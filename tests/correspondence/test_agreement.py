@@ -395,13 +395,6 @@ def test_captions_swapped_with_the_nearest_are_told(tmp_path: Path) -> None:
     assert clean is not None and not clean.near and (clean.matched < 0.5).mean() <= 0.005
 
 
-def test_near_captions_that_are_nearly_right_say_nothing() -> None:
-    """Right pairs only, a little above what nearly the same captions have: not a share of wrong ones."""
-    near, observed = np.random.default_rng(0).normal(size=(2, 3000))
-    for apart in (0.0, 0.3, 0.5, 1.0, 4.0):
-        assert _near(observed + apart, near, near - 3, 0.0) is None
-
-
 def test_a_sample_tells_of_all_pairs_what_their_comparison_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sample's own pairs keep their scores; those of half precision and any length score as the others do."""
     images, texts, at, truth = cone(1600, 0.3, hubs=3.0, seed=2)
@@ -437,3 +430,10 @@ def test_what_hubs_have_spoiled_is_mended_by_the_pairs() -> None:
     pairs = distinct(images, texts)
     plain = 1 - roc_auc_score(~truth, cosines(images, texts) - pairs.shared(pairs).mean(axis=0))
     assert 1 - roc_auc_score(~truth, found.observed) < 0.5 * plain
+
+
+def test_near_captions_that_are_nearly_right_say_nothing() -> None:
+    """Right pairs only, a little above what nearly the same captions have: not a share of wrong ones."""
+    near, observed = np.random.default_rng(0).normal(size=(2, 3000))
+    for apart in (0.0, 0.3, 0.5, 1.0, 4.0):
+        assert _near(observed + apart, near, near - 3, 0.0) is None

@@ -37,7 +37,6 @@ def test_of_pairs_with_a_probability_that_share_is_mismatched(rate: float) -> No
     for low, high in ((0.01, 0.1), (0.1, 0.5), (0.5, 0.9), (0.9, 1.0)):
         some = (p >= low) & (p < high)
         assert abs(wrong[some].mean() - p[some].mean()) < 0.08, (low, high)
-    assert len(repr(calibrate(observed, null, by_score=True))) < 200  # without its thousands of numbers
     estimate = found.noise_rate(len(observed))
     assert estimate.low <= wrong.mean() <= estimate.high and estimate.high - estimate.low < 0.1
 
@@ -122,16 +121,9 @@ def test_the_verdict_claims_no_more_than_is_known() -> None:
     for found, told in (
         ({"noise_rate": None}, "The scores do not show how many pairs are mismatched."),
         ({"noise_rate": None, "noise_rate_bound": 0.4}, "They are at most 40.0 %."),
-        ({"noise_rate": 0.3}, "fit no better than random ones. Captions that belong to a similar"),
         ({"noise_rate": 0.01, "noise_rate_interval": [0, 0.02], "noise_rate_bound": 0.3}, "0.0 % to 30.0 % of the"),
-        (
-            {"noise_rate": 0.2, "noise_rate_interval": [0.1, 0.3], "noise_rate_bound": 0.3, "counts_similar": True},
-            "At most 30.0 % of the pairs are mismatched. About 20.0 % of the pairs fit no better than captions of",
-        ),
-        ({"noise_rate": 0.7, "better_than_random": 0.2}, "Many pairs are mismatched, or captions of this corpus say"),
-        ({"noise_rate": 0.1, "better_than_random": 0.2}, "20 % of the pairs that do not look mismatched fit better"),
         ({"noise_rate": 0.2, "noise_rate_interval": [0.1, 0.3], "answers": 40, "better_than_random": 0}, "By 40"),
-    ):  # fmt: skip
+    ):
         words = calibration.rate_in_words(found)
         assert told in words and ("are mismatched (95" in words) == ("answers" in found)
 

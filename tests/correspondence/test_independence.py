@@ -5,8 +5,7 @@ import pytest
 
 from cleanpairs.correspondence import independence as module
 from cleanpairs.correspondence.displacement import find_displaced_rows
-from cleanpairs.correspondence.independence import by_image, image_vectors, independence_test, mean_of
-from cleanpairs.encoders.tokenizer import Tokenizer
+from cleanpairs.correspondence.independence import by_image, independence_test, mean_of
 
 
 def dependent(n: int, seed: int = 0, topics: int = 12) -> tuple[np.ndarray, np.ndarray]:
@@ -75,19 +74,6 @@ def test_several_captions_tell_more_and_stay_together_where_they_are_wrong() -> 
         found[name] = independence_test(images[shown], mean_of(five[np.concatenate(groups)], np.full(150, 5)))
     assert found["right"].z > independence_test(images, five[::5]).z > module.LEAST_Z
     assert not found["wrong"].dependent
-
-
-def test_vectors_of_pixels_and_of_tokens() -> None:
-    pixels = np.random.default_rng(0).integers(0, 256, (10, 3, 16, 17), dtype=np.uint8)
-    assert image_vectors(pixels, np.arange(10)).shape == (10, 3 * 64)
-    assert not module.standardised(np.full((5, 2), 7.7)).any()
-    table = Tokenizer.fit(["a red cat", "a cat", "dog"]).encode(["a red cat", "a a cat", "dog"])
-    ids, offsets = table.ids.copy(), table.offsets.copy()
-    bag = module.bag_of_tokens(table.ids, table.offsets).toarray()
-    # The captions stay as they are: two words of one caption in this order, a word twice.
-    assert table.ids.tolist() == ids.tolist() and table.offsets.tolist() == offsets.tolist()
-    assert (bag > 0).sum(axis=1).tolist() == [3, 2, 1]
-    assert bag.max() == pytest.approx(np.log(4))
 
 
 # -- Displaced rows are found where they are, and nowhere else --------------------------------------------------------

@@ -55,11 +55,9 @@ def scaled(x: np.ndarray) -> np.ndarray:
 
 
 ONE_MODE: list[Callable[[np.random.Generator, int], np.ndarray]] = [
-    *(lambda rng, n, width=width: rng.lognormal(0, width, n) for width in (0.3, 0.6, 1, 1.5)),
-    lambda rng, n: rng.standard_t(3, n),
+    *(lambda rng, n, width=width: rng.lognormal(0, width, n) for width in (0.3, 1.5)),
     lambda rng, n: rng.random(n),
     lambda rng, n: np.maximum(rng.normal(0.5, 1, n), 0),
-    lambda rng, n: 1 / (1 + np.exp(rng.normal(3, 1.5, n))),
 ]
 
 
@@ -207,9 +205,7 @@ def mixture(n: int, wrong: float, apart: float = 3.0, seed: int = 0) -> tuple[np
     return rng.normal(size=n) + np.where(is_wrong, 0, apart), is_wrong, rng.normal(size=4 * n)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "apart"), [(0.0, 2.5), (0.0, 5.0), (0.05, 2.5), (0.2, 5.0), (0.4, 2.5), (0.6, 2.5), (0.6, 5.0)]
-)
+@pytest.mark.parametrize(("wrong", "apart"), [(0.0, 2.5), (0.05, 2.5), (0.2, 5.0), (0.6, 2.5)])
 def test_the_rate_and_the_probabilities_are_right(wrong: float, apart: float) -> None:
     observed, is_wrong, null = mixture(4000, wrong, apart)
     found = ScoreProbability.of(observed, null)

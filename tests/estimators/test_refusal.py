@@ -13,10 +13,8 @@ from tests import helpers
 from tests.conftest import Command
 from tests.helpers import assert_raises, picture, write_table
 
-SMALL: dict[str, Any] = {
-    "backbone": "mlp", "dim": 16, "dim_word": 8, "epochs": 2, "refine_epochs": (1,), "batch_size": 32,
-    "eval_group_size": 16,
-}  # fmt: skip
+SMALL: dict[str, Any] = {"backbone": "mlp", "dim": 16, "dim_word": 8, "epochs": 2, "refine_epochs": (1,)}
+SMALL |= {"batch_size": 32, "eval_group_size": 16}
 
 
 def corpus(n: int, wrong: float = 0.0, seed: int = 0) -> Pairs:
@@ -41,7 +39,6 @@ def test_pairs_in_random_order_are_refused(name: str) -> None:
     ("kind", "order", "said"),
     [
         ("crcl", np.roll(np.arange(200), 3), "Rows 1 to 200: the caption of each image stands 3 rows down. Move the"),
-        ("clip-score", np.roll(np.arange(200), -1), "Rows 1 to 200: the caption of each image stands 1 row up."),
         ("clip-score", np.arange(200)[::-1], "The captions fit in reversed order."),
         ("clip-score", np.random.default_rng(0).permutation(200), "Hardly any pair fits, in any order"),
         # of five rows an image: four rows away most captions are right

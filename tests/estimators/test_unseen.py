@@ -9,7 +9,6 @@ import pytest
 
 from cleanpairs import Auto, InfoNCE, Pairs, ScorePairs, apply_noise, inject_noise
 from cleanpairs.commands.score import score_stream
-from cleanpairs.estimators.null_threshold import BLOCK, BLOCKS, spread_blocks
 from tests.conftest import Command
 from tests.helpers import write_table
 
@@ -86,13 +85,6 @@ def test_pairs_of_the_fit_do_not_count_for_the_threshold_of_new_ones(model: Auto
     unseen, flagged = model.own_threshold(pairs), model.predict(pairs)
     assert unseen is not None and np.isnan(unseen.noise_rate.value)
     assert flagged[~mismatched].mean() < 0.15 < 0.5 < flagged[mismatched].mean()
-
-
-def test_runs_are_spread_over_all_rows() -> None:
-    assert spread_blocks(5) == [range(5)] and spread_blocks(0) == [range(0)]
-    runs = spread_blocks(1_000_000)
-    assert len(runs) == BLOCKS and {len(run) for run in runs} == {BLOCK}
-    assert runs[0].start == 0 and runs[-1].stop == 1_000_000
 
 
 def test_a_stream_has_the_threshold_of_the_whole(model: Auto, tmp_path: Path, command: Command) -> None:
