@@ -72,18 +72,6 @@ def test_rcl_takes_its_form_and_its_epochs_over() -> None:
     assert short.wants(3) and not short.wants(2)
 
 
-def test_recipes_and_settings_of_the_documented_commands_exist() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "papers.md").read_text(encoding="utf-8")
-    recipes = re.findall(r"\*fit (\w+-\w+)\*|recipes show (\w+-\w+)", text)
-    assert len(recipes) > 8
-    for names in recipes:
-        Recipe.resolve("".join(names))
-    settings = re.findall(r"\b(\w+)\.(\w+)=([^`\s]+)", text)
-    assert len(settings) > 25
-    for name, key, value in settings:
-        METHODS.load(name).paper(**{key: yaml.safe_load(value)})._validate()
-
-
 PAPERS_TABLES = {
     "CRCL": "1 2 3 4 5 6 7", "REPAIR": "I II III IV V VI", "PC2": "1 2 3 4 5 6 7 8 9", "L2RM": "1 2 3 4 5 6 7 8 9",
 }  # fmt: skip
