@@ -123,6 +123,18 @@ def test_the_same_pixels_as_transformers(folder: Path, size: tuple[int, int]) ->
     torch.testing.assert_close(PretrainedCLIP(folder).transform([image]), expected, atol=2e-6, rtol=0)
 
 
+@pytest.mark.parametrize("crop", [8, 31, 33, 45])
+def test_a_cut_larger_than_the_image_is_filled_up_as_there(crop: int) -> None:
+    from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+
+    theirs = CLIPImageProcessorPil(size={"shortest_edge": 32}, crop_size={"height": crop, "width": crop})
+    ours = ImageTransform.from_config(theirs.to_dict(), "clip", "m")
+    for image in pictures():
+        expected = theirs([image], return_tensors="pt")["pixel_values"]
+        torch.testing.assert_close(ours([image]), expected, atol=2e-6, rtol=0)
+    assert ours.output_size == (crop, crop)
+
+
 def test_a_long_strip_stays_small(folder: Path) -> None:
     """Enlarged by its short edge it would take 12 GB."""
     encoder = PretrainedCLIP(folder)

@@ -44,6 +44,14 @@ def test_the_cost_starts_as_1_minus_the_similarity(shape: tuple[int, int]) -> No
     torch.testing.assert_close(cost, (1 - S).relu())
 
 
+def test_columns_behind_the_net_keep_the_plain_cost() -> None:
+    net, S = CostNet(3), torch.rand(5, 5)
+    with torch.no_grad():
+        net.linear.bias.fill_(0.25)
+    torch.testing.assert_close(net(S)[:, 3:], 1 - S[:, 3:])
+    torch.testing.assert_close(net(S)[:, :3], (0.25 - S[:, :3]).relu())
+
+
 @pytest.mark.parametrize("kept", [1, 3, 8, 50])
 def test_supervision_is_where_a_kept_image_meets_its_caption(kept: int) -> None:
     """At the start the cost of each kept pair is 1 - S of that pair, wherever its image stands."""
