@@ -481,7 +481,7 @@ def calibrate(
     """
     if min(len(observed), len(null)) < LEAST:
         return None
-    rng, found = np.random.default_rng(seed), np.empty((draws, 3))
+    rng, drawn = np.random.default_rng(seed), np.empty((draws, BINS))
     order = np.argsort(null)  # sorted numbers are found sooner among others
     null, known = null[order], None if known is None else known[order]
     given = np.ones(len(null)) if weight is None else weight[order]
@@ -489,12 +489,14 @@ def calibrate(
     if by_score:
         at = (np.arange(len(observed)) + 0.5) / len(observed)
         scores = -np.interp(_MIDDLE, at, np.sort(observed) - null.mean()) / max(float(null.std()), 1e-12)
-    theta = _fit(q, weight, None, scores)
+    starts = np.array([[a, b, b] for a in (0.0, -3.0, 2.0) for b in (0.0, 2.0)])
+    fits, losses = _fit(np.tile(_histogram(q, weight), (len(starts), 1)), starts, scores)
+    theta = fits[losses.argmin()]
     for b in range(draws):
         rows, seen = np.sort(rng.integers(0, len(null), len(null))), rng.integers(0, len(observed), len(observed))
-        drawn = None if known is None else known[rows]
-        weight = _raked(drawn, len(null)) * given[rows]
-        found[b] = _fit(positions(null[rows], observed[seen]), weight, theta, scores)
+        weight = _raked(None if known is None else known[rows], len(null)) * given[rows]
+        drawn[b] = _histogram(positions(null[rows], observed[seen]), weight)
+    found, _ = _fit(drawn, np.tile([theta[0], *np.log(theta[1:])], (draws, 1)), scores)
     if not by_score:
         wider = 1.3  # so much larger than the spread of the draws were the errors of 57 fits
         found[:, 0] = theta[0] + wider * (found[:, 0] - theta[0])
@@ -705,35 +707,53 @@ def rate_in_words(result: Mapping[str, Any]) -> str:
     return f"{percent(low)} to {percent(bound)} {text}. {random}"
 
 
-def _fit(q: np.ndarray, weight: np.ndarray, start: np.ndarray | None, scores: np.ndarray | None = None) -> np.ndarray:
-    """a, b and c by maximum likelihood from ``start``. None: the best from several starts."""
-    from scipy.optimize import minimize
+def _histogram(q: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    return np.bincount(np.minimum((q * BINS).astype(int), BINS - 1), weights=weight, minlength=BINS)
+
+
+def _fit(count: np.ndarray, start: np.ndarray, scores: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """Fit k g by maximum likelihood to histograms (k, BINS), from (a, log b, log c) ``start`` (k, 3).
+
+    Return a, b and c (k, 3), and the losses (k,). Newton's method with absolute eigenvalues (Dauphin et al. 2014), of
+    all fits at once: five times as fast as L-BFGS-B for each, and the losses are hardly ever higher.
+    """
     from scipy.special import expit
 
-    count = np.bincount(np.minimum((q * BINS).astype(int), BINS - 1), weights=weight, minlength=BINS)
-    total, grid = float(count.sum()), _features(_MIDDLE, scores)
+    grid = _features(_MIDDLE, scores)
+    products, is_log = (grid[:, :, None] * grid[:, None]).reshape(BINS, 9), np.arange(3) > 0
+    lowest, highest = np.array([-60.0, -3.0, -3.0]), np.array([60.0, 4.5, 4.5])
     # Means and precisions of the normal priors of a, log b and log c.
     expected, precision = np.zeros(3), np.array([0.02, 0.3, 0.05])
     if scores is None:
         expected, precision = np.log([1.0, 5.0, 0.3]), np.array([0.02, 3.0, 1.0])
-
-    def loss(p: np.ndarray) -> tuple[float, np.ndarray]:
-        theta = np.array([p[0], *np.exp(p[1:])])
-        z = grid @ theta
+    tried, best, loss = start.copy(), start.copy(), np.full(len(start), np.inf)
+    step, share, at = np.zeros_like(start), np.ones((len(start), 1)), np.arange(len(start))  # at: fits that still move
+    for _ in range(100):
+        if not len(at):
+            break
+        p, n = tried[at], count[at]
+        total, factor = n.sum(axis=1, keepdims=True), np.where(is_log, np.exp(p), 1)
+        z, off = np.where(is_log, factor, p) @ grid.T, p - expected
         g = expit(z)
-        mean = max(float(g.mean()), 1e-12)
-        off = p - expected
-        value = count @ np.logaddexp(0, -z) + total * np.log(mean) + 0.5 * precision @ off**2
-        slope = (total * g * (1 - g) / (mean * BINS) - count * (1 - g)) @ grid * np.array([1.0, *theta[1:]])
-        return float(value), slope + precision * off
-
-    starts = [np.array([a, b, b]) for a in (0.0, -3.0, 2.0) for b in (0.0, 2.0)]
-    if start is not None:
-        starts = [np.array([start[0], *np.log(start[1:])])]
-    bounds = ((-60.0, 60.0), (-3.0, 4.5), (-3.0, 4.5))
-    fits = [minimize(loss, at, jac=True, method="L-BFGS-B", bounds=bounds) for at in starts]
-    best = min(fits, key=lambda f: f.fun).x
-    return np.array([best[0], *np.exp(best[1:])])
+        mean = np.maximum(g.mean(axis=1, keepdims=True), 1e-12)
+        value = (n * np.logaddexp(0, -z)).sum(axis=1) + (total * np.log(mean))[:, 0] + 0.5 * off**2 @ precision
+        fitted = total * g * (1 - g) / (mean * BINS)
+        slope, of_mean = (fitted - n * (1 - g)) @ grid * factor, fitted @ grid * factor
+        curve = ((n * g * (1 - g) + fitted * (1 - 2 * g)) @ products).reshape(-1, 3, 3)
+        curve = curve * factor[:, :, None] * factor[:, None] - of_mean[:, :, None] * of_mean[:, None] / total[:, None]
+        curve[:, range(3), range(3)] += precision + slope * is_log
+        slope += precision * off
+        fixed = ((p <= lowest) & (slope > 0)) | ((p >= highest) & (slope < 0))
+        slope[fixed], curve[fixed[:, :, None] | fixed[:, None]] = 0, 0
+        size, axes = np.linalg.eigh(curve)
+        moves = (axes @ ((slope[:, None] @ axes)[:, 0] / np.maximum(np.abs(size), 1e-3))[:, :, None])[:, :, 0]
+        moves *= np.minimum(1, 3 / np.maximum(np.abs(moves).max(axis=1, keepdims=True), 1e-12))
+        lower = value <= loss[at]
+        step[at[lower]], best[at[lower]], loss[at[lower]] = moves[lower], p[lower], value[lower]
+        share[at] = np.where(lower[:, None], 1, share[at] / 4)  # of a step that leads too far
+        tried[at] = np.clip(best[at] - share[at] * step[at], lowest, highest)
+        at = at[np.abs(tried[at] - best[at]).max(axis=1) > 1e-5]
+    return np.where(is_log, np.exp(best), best), loss
 
 
 def _raked(known: np.ndarray | None, m: int) -> np.ndarray:

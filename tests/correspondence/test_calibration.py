@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from scipy.optimize import minimize
+from scipy.special import expit, log_expit
 from scipy.stats import norm
 
 from cleanpairs.correspondence import calibration, pair_probability
@@ -18,6 +20,25 @@ def scores(
     rng = np.random.default_rng(seed)
     wrong = rng.random(n) < rate
     return np.where(wrong, rng.normal(0, 1, n), rng.normal(*right, n)), rng.normal(0, 1, m), wrong
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.3, 0.95])
+def test_no_g_is_likelier_than_what_is_found(rate: float) -> None:
+    """L-BFGS-B finds none, neither from there nor from elsewhere."""
+    q, drawn = (np.arange(1000) + 0.5) / 1000, [scores(1000, 300, rate, seed, right=(2, 1))[:2] for seed in range(5)]
+
+    def loss(p: np.ndarray, count: np.ndarray) -> float:
+        z = p[0] - np.exp(p[1]) * np.log(q) + np.exp(p[2]) * np.log1p(-q)
+        prior = [0.01, 1.5, 0.5] @ (p - np.log([1, 5, 0.3])) ** 2
+        return float(prior - count @ log_expit(z) + count.sum() * np.log(expit(z).mean()))
+
+    counts = np.array([np.histogram(positions(null, x), 1000, (0, 1))[0] for x, null in drawn])
+    for count, (a, b, c), least in zip(counts, *calibration._fit(counts, np.zeros((5, 3)), None), strict=True):
+        found = np.array([a, np.log(b), np.log(c)])
+        assert loss(found, count) == pytest.approx(least)
+        for start in (found, found + 1, np.zeros(3)):
+            limits = [(-60, 60), (-3, 4.5), (-3, 4.5)]
+            assert least < minimize(loss, start, (count,), "L-BFGS-B", bounds=limits).fun + 1e-3
 
 
 @pytest.mark.parametrize("gap", [2, 8])
@@ -71,9 +92,8 @@ def test_a_figure_with_a_known_null_takes_off_the_luck_of_the_draw() -> None:
     u = rng.random(4000)
     null = 0.3 * rng.normal(size=4000) + 0.91**0.5 * norm.ppf(u)  # most of it is the known figure's
     lucky = np.flatnonzero(rng.random(4000) < 0.1 * u)  # drawn the likelier the higher
-    without, raked = calibrate(observed, null[lucky]), calibrate(observed, null[lucky], known=u[lucky])
-    error = [abs(c.noise_rate(4000).value - wrong.mean()) for c in (without, raked)]
-    assert error[1] < 0.5 * error[0]
+    without, raked = (calibrate(observed, null[lucky], known=known, draws=0).rate for known in (None, u[lucky]))
+    assert abs(raked - wrong.mean()) < 0.5 * abs(without - wrong.mean())
 
 
 def answered(observed: np.ndarray, wrong: np.ndarray, n: int, seed: int) -> Calibration:
