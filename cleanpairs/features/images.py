@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -57,10 +58,14 @@ def image_matrix(pairs: Any, encoder: str = "auto", *, image_size: int | None = 
         array = pairs.images.array()
         assert array is not None
         return ImageMatrix(*without_outliers(array), name, None)
+    return encoded_matrix(pairs, _efficientnet(image_size), name)
+
+
+@lru_cache(maxsize=1)
+def _efficientnet(image_size: int | None) -> FrozenImages:
     from cleanpairs.encoders.efficientnet_lite import EfficientNetLite0
 
-    network = EfficientNetLite0(image_size, precision=fast_precision("cpu"))
-    return encoded_matrix(pairs, network, name)
+    return EfficientNetLite0(image_size, precision=fast_precision("cpu"))
 
 
 def encoded_matrix(pairs: Pairs, encoder: FrozenImages, name: str = "pretrained") -> ImageMatrix:
