@@ -19,6 +19,7 @@ import pytest
 
 from cleanpairs.cli import COMMANDS, cli
 from cleanpairs.cli.options import Share, Whole
+from cleanpairs.commands.run import Run
 from cleanpairs.data import source
 from tests.conftest import Command, assert_refused, code_of
 from tests.helpers import csv_rows
@@ -38,7 +39,7 @@ def write_corpus(path: Path, n: int = N, wrong: int = WRONG) -> Path:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    return write_corpus(tmp_path / "data.parquet")
+    return write_corpus(tmp_path / "data.parquet", n=48, wrong=0)
 
 
 # -- usage ----------------------------------------------------------------------------------------------------------
@@ -92,8 +93,8 @@ def test_a_launcher_that_sets_no_numbers(command: Command, data: Path, monkeypat
 # -- the main job ---------------------------------------------------------------------------------------------------
 
 
-def test_end_to_end(command: Command, output_of: Any, data: Path) -> None:
-    before = data.read_bytes()
+def test_end_to_end(command: Command, output_of: Any, tmp_path: Path) -> None:
+    before = (data := write_corpus(tmp_path / "data.parquet")).read_bytes()
     out = output_of("fit", data, "--out", "run", "--json", "--set", "backbone=vse_inf", *SMALL, "--set", "epochs=8")
     assert len(out.splitlines()) == 1
     fit = json.loads(out)  # exactly one object, and nothing beside it
@@ -182,7 +183,7 @@ def test_an_export_opens_its_parquet_few_times(command: Command, monkeypatch: An
 def test_what_filters_drop_is_in_the_ledger_with_its_reason(command: Command, data: Path) -> None:
     table = pq.read_table(data)
     captions = table["caption"].to_pylist()
-    captions[100:103] = ["слово да слово", "a cafÃ© in town", "short"]
+    captions[30:33] = ["слово да слово", "a cafÃ© in town", "short"]
     pq.write_table(table.set_column(table.column_names.index("caption"), "caption", pa.array(captions)), data)
     counted = json.loads(command("inspect", data, "--filters", "--json").out)["filters"]
     counts = {f["filter"]: f["pairs"] for f in counted if f["pairs"]}
@@ -192,10 +193,10 @@ def test_what_filters_drop_is_in_the_ledger_with_its_reason(command: Command, da
     assert command("export", "run", "--repaired", "out.parquet", "--trust-stored-paths").code == 0
     ledger = pq.read_table("out.parquet.ledger.parquet").to_pylist()
     aside = {line["pair_id"]: line["reason"].split(":")[0] for line in ledger if line["action"] == "quarantine"}
-    assert aside == {100: "filter language", 101: "filter mojibake", 102: "filter caption_length"}
-    assert not {100, 101, 102} & {line["source_pair_id"] for line in ledger}
+    assert aside == {30: "filter language", 31: "filter mojibake", 32: "filter caption_length"}
+    assert not {30, 31, 32} & {line["source_pair_id"] for line in ledger}
     said = [row for row in csv_rows("run/issues.csv") if row["issue"] == "uninformative"]
-    assert [int(row["pair_id"]) for row in said] == [100, 101, 102]
+    assert [int(row["pair_id"]) for row in said] == [30, 31, 32]
 
 
 def test_a_run_is_replaced_only_by_a_fit_that_can_begin(command: Command, data: Path) -> None:
@@ -231,38 +232,31 @@ def test_corrupt_then_fit_knows_nothing_of_the_truth(command: Command) -> None:
 # -- signals --------------------------------------------------------------------------------------------------------
 
 
-def start(cwd: Path, *argv: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "cleanpairs", *argv]
-    return subprocess.Popen(command, cwd=cwd, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+def test_a_resumed_run_is_the_uninterrupted_one(command: Command, output_of: Any, data: Path, monkeypatch: Any) -> None:
+    """Ctrl-C in the first stage, and a terminal that is closed in the second one."""
+    run, long, write = Path("stopped"), [*SMALL, "--set", "epochs=4"], Run.write_metrics
+    fit, resume = ["fit", data, "--out", run, *long], ("fit", "--resume", "--out", run)
+    for number, at, again in ((signal.SIGINT, 1, []), (signal.SIGHUP, 5, ["--resume"])):
 
+        def noted(run: Run, history: list[Any], at: int = at, number: int = number) -> None:
+            write(run, history)
+            if len(history) == at:
+                signal.raise_signal(number)
 
-def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
-    while not path.exists():
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.01)
-
-
-def test_ctrl_c_then_resume_is_the_uninterrupted_run(command: Command, data: Path, tmp_path: Path) -> None:
-    long = [*SMALL, "--set", "epochs=10"]
-    run = tmp_path / "stopped"
-    process = start(tmp_path, "fit", str(data), "--out", "stopped", *long)
-    wait_for(run / "metrics.jsonl", process)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=900)
-    assert process.returncode == 130, err
-    assert "cleanpairs fit --resume --out stopped" in err and "Traceback" not in err and not out.strip()
-    assert json.loads((run / "run.json").read_text())["status"] == "interrupted"
-    assert 1 <= len((run / "metrics.jsonl").read_text().splitlines()) < 13
+        with monkeypatch.context() as patch:
+            patch.setattr(Run, "write_metrics", noted)
+            done = command(*fit, *again, "--json")
+        assert_refused(done, 128 + number, "cleanpairs fit --resume --out stopped")
+        assert not done.out.strip() and (run / "checkpoints" / "last.safetensors").exists()
+        assert (Run(run).info["status"], len(Run(run).metrics())) == ("interrupted", at)
     assert_refused(command("export", "stopped", "--repaired", "o.parquet"), 3, "--resume")  # it says how to go on
-    resume = ("fit", "--resume", "--out", "stopped")
     assert_refused(command(*resume, "--set", "lr=0.5"), 3, "other data or settings")
-    done = command(*resume, "--json")
-    assert done.code == 0 and len(done.out.splitlines()) == 1, done.err
+    assert len(output_of(*resume, "--json").splitlines()) == 1
     assert command("fit", data, "--out", "whole", "--quiet", *long).code == 0
     for file in ("scores.parquet", "model/model.safetensors", "model/bank.safetensors"):
         assert (run / file).read_bytes() == Path("whole", file).read_bytes(), file
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert [(m["stage"], m["epoch"]) for m in lines] == [(1, e) for e in (1, 2, 3)] + [(2, e) for e in range(1, 11)]
+    epochs = [(m["stage"], m["epoch"]) for m in Run(run).metrics()]
+    assert epochs == [(1, e) for e in (1, 2, 3)] + [(2, e) for e in range(1, 5)]
 
 
 def test_resume_without_a_run_is_refused_and_without_a_checkpoint_says_so(command: Command, data: Path) -> None:
@@ -296,18 +290,15 @@ def test_a_signal_within_a_destructor_ends_the_command_too(tmp_path: Path, numbe
     assert (done.returncode, done.stdout, "Traceback" in done.stderr) == (128 + number, "", False), done.stderr
 
 
-@pytest.mark.parametrize(
-    ("number", "there"), [(signal.SIGTERM, "run.json"), (signal.SIGHUP, "metrics.jsonl")], ids=["before", "while"]
-)
-def test_signals_that_end_a_training(data: Path, tmp_path: Path, number: int, there: str) -> None:
-    process = start(tmp_path, "fit", str(data), "--out", "run", *SMALL, "--set", "epochs=200", "--json")
-    wait_for(tmp_path / "run" / there, process)
-    process.send_signal(number)
+def test_a_signal_before_the_training_ends_it(data: Path, tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "cleanpairs", "fit", data, "--out", "run", *SMALL, "--set", "epochs=200", "--json"]
+    process = subprocess.Popen(argv, cwd=tmp_path, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    while not (tmp_path / "run" / "run.json").exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    process.terminate()
     out, err = process.communicate(timeout=900)
-    assert process.returncode == 128 + number and not out.strip() and "Traceback" not in err, err
-    if there == "metrics.jsonl":
-        assert "--resume" in err and (tmp_path / "run" / "checkpoints" / "last.safetensors").exists()
-        assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "interrupted"
+    assert process.returncode == 128 + signal.SIGTERM and not out.strip() and "Traceback" not in err, err
 
 
 def test_an_error_has_a_traceback_if_asked(

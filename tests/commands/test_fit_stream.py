@@ -26,27 +26,27 @@ from tests.helpers import assert_raises, cone, csv_rows, embedding_folder
 N, D = 3000, 48
 
 
-def embeddings(folder: Path, *, spoilt: bool = False, displaced: range = range(0)) -> np.ndarray:
+def embeddings(folder: Path, n: int = N, *, spoilt: bool = False, displaced: range = range(0)) -> np.ndarray:
     """A folder of clip-retrieval in three shards, of whose captions three tenths rotate; whose caption each row has."""
-    images, texts, at, _ = cone(N, 0.3, dim=D)
+    images, texts, at, _ = cone(n, 0.3, dim=D)
     at[displaced], texts[displaced] = np.roll(at[displaced], 1), np.roll(texts[displaced], 1, axis=0)
     if spoilt:
-        images[7], images[1500], texts[at == 2900] = 0, np.nan, np.inf
+        images[7], images[n // 2], texts[at == n - 100] = 0, np.nan, np.inf
     captions = [f"a caption, the {i}th" if i else "1234" for i in at]  # one without a letter, which no stream filters
-    table = pa.table({"uid": [f"{i:032x}" for i in range(N)], "caption": captions})
-    embedding_folder(folder, images.astype(np.float16), texts.astype(np.float16), table, cuts=(1000, 2000))
+    table = pa.table({"uid": [f"{i:032x}" for i in range(n)], "caption": captions})
+    embedding_folder(folder, images.astype(np.float16), texts.astype(np.float16), table, cuts=(n // 3, n * 2 // 3))
     return at
 
 
-def fit(data: Path, out: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> dict[str, Any]:
-    monkeypatch.setattr(StreamedFit, "sample", 1000)
-    monkeypatch.setattr(ScoreWork, "partition_rows", 500)
+def fit(data: Path, out: Path, monkeypatch: pytest.MonkeyPatch, streamed_from: int, **options: Any) -> dict[str, Any]:
+    monkeypatch.setattr(StreamedFit, "sample", streamed_from // 3)
+    monkeypatch.setattr(ScoreWork, "partition_rows", streamed_from // 6)
     recipe = Recipe.resolve(None, overrides=[], options={"train": str(data), "device": "cpu", "seed": 0})
-    return fit_run(recipe, out=out, latest=False, **options)
+    return fit_run(recipe, out=out, latest=False, streamed_from=streamed_from, **options)
 
 
 def test_a_part_that_changes_while_it_is_read_ends_the_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    embeddings(tmp_path / "data")
+    embeddings(tmp_path / "data", 300)
     part = tmp_path / "data" / "img_emb" / "img_emb_2.npy"
 
     def changed(*args: Any, **kwargs: Any) -> Any:
@@ -54,8 +54,8 @@ def test_a_part_that_changes_while_it_is_read_ends_the_fit(tmp_path: Path, monke
         return score_stream(*args, **kwargs)
 
     monkeypatch.setattr(fit_stream, "score_stream", changed)
-    given = tmp_path / "data", tmp_path / "run", monkeypatch
-    assert_raises(DataError, "has changed since it was read", fit, *given, streamed_from=N)
+    given = tmp_path / "data", tmp_path / "run", monkeypatch, 300
+    assert_raises(DataError, "has changed since it was read", fit, *given)
     assert not (tmp_path / "run").exists()
 
 
@@ -64,7 +64,7 @@ def test_a_sample_and_a_stream_leave_the_run_of_a_fit_on_all(
 ) -> None:
     """Spoilt rows are quarantined with their numbers, nothing is lost, and uids are kept and dropped by the scores."""
     wrong = embeddings(tmp_path / "data", spoilt=True) != np.arange(N)
-    found = fit(tmp_path / "data", tmp_path / "run", monkeypatch, streamed_from=N)
+    found = fit(tmp_path / "data", tmp_path / "run", monkeypatch, N)
     run = Run.open(tmp_path / "run")
     scores = run.scores()
     known = np.isfinite(scores.correspondence)
@@ -74,7 +74,7 @@ def test_a_sample_and_a_stream_leave_the_run_of_a_fit_on_all(
     assert abs(found["noise_rate"] - 0.3) < 0.03
     low, high = found["noise_rate_interval"]
     assert low < found["noise_rate"] < high and sum(found["histogram"]) == N - 3
-    whole = fit(tmp_path / "data", tmp_path / "whole", monkeypatch, streamed_from=N + 1)
+    whole = fit(tmp_path / "data", tmp_path / "whole", monkeypatch, N + 1)
     assert abs(found["noise_rate"] - whole["noise_rate"]) < 0.02
     issues = (tmp_path / "run" / "issues.csv").read_text().splitlines()
     assert len(issues) == 201 and "a caption, the" in issues[1]
@@ -89,27 +89,27 @@ def test_a_sample_and_a_stream_leave_the_run_of_a_fit_on_all(
 
 def test_displaced_rows_are_found_in_a_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over the ends of shards and of parts. What is exported has their captions in place. One issue is of the block."""
-    block = range(900, 1150)
-    at = embeddings(tmp_path / "data", spoilt=True, displaced=block)
-    found = fit(tmp_path / "data", tmp_path / "run", monkeypatch, streamed_from=N)
+    n, block = 1800, range(550, 750)
+    at = embeddings(tmp_path / "data", n, spoilt=True, displaced=block)
+    found = fit(tmp_path / "data", tmp_path / "run", monkeypatch, n)
     (told,) = found["displaced"]
-    assert told["why"].endswith("the caption of each image stands 1 row down.") and abs(told["pair_id"] - 900) < 5
+    assert told["why"].endswith("the caption of each image stands 1 row down.") and abs(told["pair_id"] - 550) < 5
     issues = csv_rows(tmp_path / "run" / "issues.csv")
     assert [row["why"] for row in issues if row["issue"] == "displaced rows"] == [told["why"]]
     doubtful = [int(row["pair_id"]) for row in issues if row["issue"] == "doubtful"]
-    assert len(doubtful) == 200 and not set(doubtful) & set(range(905, 1145))
+    assert len(doubtful) == 200 and not set(doubtful) & set(range(555, 745))
     run = Run.open(tmp_path / "run")
     moves = run.scores().moves
     own = at[moves["donor"]] == moves["pair"]
-    assert own.mean() > 0.97 and own.sum() > 0.97 * (at == np.arange(N) - 1)[block].sum()
+    assert own.mean() > 0.97 and own.sum() > 0.97 * (at == np.arange(n) - 1)[block].sum()
     summary = export_run(run, tmp_path / "clean.parquet", RepairSettings())
     assert summary.rematched_text >= len(moves)
     assert summary.quarantined == found["quarantined"] == 3
 
 
 def test_a_fit_that_was_killed_while_it_scored_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    embeddings(tmp_path / "data")
-    whole = fit(tmp_path / "data", tmp_path / "whole", monkeypatch, streamed_from=N)
+    embeddings(tmp_path / "data", 600)
+    whole = fit(tmp_path / "data", tmp_path / "whole", monkeypatch, 600)
     begun: list[int] = []
     run = LocalEngine.run
 
@@ -122,9 +122,9 @@ def test_a_fit_that_was_killed_while_it_scored_goes_on(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(LocalEngine, "run", killed)
     with pytest.raises(KeyboardInterrupt):
-        fit(tmp_path / "data", tmp_path / "run", monkeypatch, streamed_from=N)
+        fit(tmp_path / "data", tmp_path / "run", monkeypatch, 600)
     assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "interrupted"
-    again = fit(tmp_path / "data", tmp_path / "run", monkeypatch, streamed_from=N, resume=True)
+    again = fit(tmp_path / "data", tmp_path / "run", monkeypatch, 600, resume=True)
     assert begun == [0, 1, 2] and again == whole | {"run": again["run"]}
     tables = [pq.read_table(tmp_path / name / "scores.parquet") for name in ("whole", "run")]
     assert tables[0].equals(tables[1]) and not (tmp_path / "run" / "scores.parquet.parts").exists()

@@ -70,10 +70,10 @@ def in_deviations(
     deviations of their products with all of b.
     """
     spread = np.cov(b.T, bias=True)
+    of = np.array([sayings(a, b, right, i, i) for i in range(len(a))])
+    against = np.array([sayings(a, b, right, i, i, j) for i, j in zip(queries, targets, strict=True)])
     for k in range(2):
-        of = np.array([sayings(a, b, right, i, i)[k] for i in range(len(a))])
-        against = np.array([sayings(a, b, right, i, i, j)[k] for i, j in zip(queries, targets, strict=True)])
-        each = [c - of.mean(0) for c in (of, against)]
+        each = [c[:, k] - of[:, k].mean(0) for c in (of, against)]
         yield [c / np.sqrt(np.einsum("ij,jk,ik->i", c, spread, c))[:, None] for c in each]
 
 
@@ -164,7 +164,7 @@ def test_it_finds_wrong_pairs_and_their_share_without_a_label(rate: float) -> No
 
 @pytest.mark.parametrize(("rate", "of_all"), [(0.0, True), (0.3, True), (0.4, False)])
 @pytest.mark.parametrize("side", [0, 1])
-@pytest.mark.parametrize("single", [0, 800], ids=["all in groups", "some alone"])
+@pytest.mark.parametrize("single", [0, 400], ids=["all in groups", "some alone"])
 def test_pairs_of_a_group_that_are_all_wrong_do_not_vouch_for_each_other(
     rate: float, of_all: bool, side: int, single: int
 ) -> None:
@@ -320,7 +320,7 @@ def test_captions_of_images_that_are_not_in_the_data_are_counted(n: int, wrong: 
 def test_the_balance_counts_where_the_images_of_wrong_captions_are_there() -> None:
     """There it has fewer errors than half of it. Captions from outside lose nothing by it."""
     errors = np.zeros((2, 2))
-    for seed in range(4):
+    for seed in range(2):
         images, texts, at, _ = cone(800, 0.0, spread=1.2, seed=seed)
         for there in (0, 1):
             at[:200] = np.roll(np.arange(200), 1) if there else np.arange(400, 600)

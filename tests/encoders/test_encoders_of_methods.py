@@ -45,7 +45,7 @@ def test_a_head_begins_as_the_models_cosine_and_learns(tiny_models: dict[str, Pa
     images, texts = model.encode_images(pairs), model.encode_texts(pairs.captions)
     cosine = np.einsum("ij,ij->i", images[pairs.image_index], texts)[whole]
     np.testing.assert_allclose(cosine, own.correspondence_[whole] * 2 - 1, atol=2e-6)
-    learned = tiny(CRCL, encoder=tiny_models[kind], lr=1e-2, epochs=30).fit(pairs)
+    learned = tiny(CRCL, encoder=tiny_models[kind], lr=2e-2, epochs=15).fit(pairs)
     assert learned.evaluate(pairs).rsum > model.evaluate(pairs).rsum + 100
 
 
@@ -84,7 +84,7 @@ KINDS = [("clip", "lora"), ("clip", "full"), ("siglip", "lora"), ("metaclip_2", 
 @pytest.mark.parametrize(("kind", "tune"), KINDS)
 def test_tuned_towers_learn(tiny_models: Any, colored: Path, tmp_path: Path, kind: str, tune: str) -> None:
     """They begin as the model."""
-    pairs, own = load_pairs(colored).select(np.arange(40)), PretrainedCLIP(tiny_models[kind])
+    pairs, own = load_pairs(colored).select(np.arange(20)), PretrainedCLIP(tiny_models[kind])
     still = tiny(CRCL, encoder=tiny_models[kind], tune=tune, lr=1e-12, encoder_lr=1e-12, weight_decay=0.0).fit(pairs)
     z = own.encode_texts(pairs.captions)
     np.testing.assert_allclose(still.encode_texts(pairs.captions), z, atol=2e-5)
@@ -203,7 +203,7 @@ def test_a_sentence_encoder_is_the_mean_over_the_tokens(sentence_model: Path) ->
 def test_a_text_encoder_with_learned_words(backbone: str, sentence_model: Path, colored: Path, tmp_path: Path) -> None:
     """Beside them, or in their place."""
     pairs = load_pairs(colored)
-    settings: dict[str, Any] = {"image_size": 32, "dim": 16, "epochs": 15, "lr": 4e-3, "backbone": backbone}
+    settings: dict[str, Any] = {"image_size": 32, "dim": 16, "epochs": 8, "lr": 8e-3, "backbone": backbone}
     model = tiny(CRCL, text_encoder=sentence_model, **settings).fit(pairs)
     assert (type(model.model_).__name__ == "VectorTowers") == (backbone == "sgr")
     assert model.evaluate(pairs).rsum > 150  # 56 images: 16 by chance for each direction of R@1, 5, 10
@@ -228,7 +228,7 @@ def test_given_vectors_of_both_sides(dim_text: int, tmp_path: Path) -> None:
     texts = (z @ rng.normal(size=(8, dim_text)).astype(np.float32)) if dim_text != 8 else z + 0.1
     captions = [f"caption {i}" for i in range(60)]
     pairs = Pairs.from_arrays(captions, features=z, text_vectors=texts)
-    model = tiny(CRCL, text_encoder="features", dim=16, epochs=20, lr=1e-2).fit(pairs)
+    model = tiny(CRCL, text_encoder="features", dim=16, epochs=10, lr=2e-2).fit(pairs)
     assert type(model.model_).__name__ == ("JointHead" if dim_text == 8 else "VectorTowers")
     assert model._captions == "vectors of the data, both sides (--set text_encoder=words: learned words)"
     none = tiny(CRCL, epochs=1).fit(Pairs.from_arrays(features=z, text_vectors=texts))
@@ -261,7 +261,7 @@ class Means(nn.Module):
 def test_any_module_as_image_encoder(colored: Path, tmp_path: Path, flat: bool) -> None:
     pairs, module = load_pairs(colored), Means(flat=flat)
     module.pool.eval()
-    model = tiny(CRCL, image_encoder=module, dim=32, dim_word=16, epochs=30, lr=3e-3).fit(pairs)
+    model = tiny(CRCL, image_encoder=module, dim=32, dim_word=16, epochs=15, lr=6e-3).fit(pairs)
     assert module.training and not module.pool.training and module.scale.requires_grad  # as it was given
     assert model.evaluate(pairs).rsum > 200 and list(model.quarantined_) == [60]
     scores = model.score_pairs(pairs)
@@ -299,7 +299,7 @@ def test_a_module_with_a_transform_of_its_own(colored: Path) -> None:
 @pytest.mark.parametrize("tune", ["", "head", "lora"])
 def test_pixels_become_what_pictures_become(tiny_clip: Path, colored: Path, tune: str) -> None:
     pairs = load_pairs(colored).select(np.arange(20))
-    encoder = {"encoder": tiny_clip, "tune": tune} if tune else {}
+    encoder = {"encoder": tiny_clip, "tune": tune} if tune else {"image_size": 64}
     model = tiny(CRCL, dim=8, dim_word=4, **encoder).fit(pairs)
     pictures = [Image.open(io.BytesIO(data or b"")) for data in pairs.images.read(range(5))]
     pixels = np.stack([np.asarray(picture.convert("RGB")) for picture in pictures]).transpose(0, 3, 1, 2)

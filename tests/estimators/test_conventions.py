@@ -26,7 +26,7 @@ SMALL: dict[str, Any] = {"backbone": "mlp", "dim": 16, "dim_word": 8, "batch_siz
 SMALL |= {"eval_group_size": 16, "require_dependence": False, "threshold": 0.5, "lr": 5e-3}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def frame() -> pd.DataFrame:
     captions, features = sentences(48)
     return pd.DataFrame({"image_features": list(features), "caption": captions})
@@ -34,6 +34,12 @@ def frame() -> pd.DataFrame:
 
 def model(**more: Any) -> InfoNCE:
     return sized(InfoNCE, **SMALL | more)
+
+
+@pytest.fixture(scope="module")
+def fitted(frame: pd.DataFrame) -> InfoNCE:
+    """For tests that leave it as it is."""
+    return model(random_state=0).fit(frame)
 
 
 def test_seeds_are_drawn_anew_by_each_fit_and_change_no_parameter(frame: pd.DataFrame) -> None:
@@ -87,15 +93,16 @@ def test_a_fit_goes_on_with_nothing_of_another_version_or_method_or_other_pairs_
 
 
 def test_in_a_pipeline_and_a_search(frame: pd.DataFrame) -> None:
-    assert Pipeline([("clean", model(random_state=0))]).fit(frame).predict(frame).shape == (48,)
+    short = model(random_state=0, epochs=1)
+    assert Pipeline([("clean", short)]).fit(frame).predict(frame).shape == (48,)
     rsum = {"cv": 2, "scoring": lambda fitted, pairs, y=None: fitted.evaluate(pairs).rsum}
-    found = GridSearchCV(model(random_state=0), {"dim": [8, 16]}, **rsum).fit(frame)
+    found = GridSearchCV(short, {"dim": [8, 16]}, **rsum).fit(frame)
     assert found.best_params_["dim"] in (8, 16) and np.isfinite(found.cv_results_["mean_test_score"]).all()
     pairs = load_pairs(frame)
     assert pairs[3].keys == [pairs.keys[3]] and pairs[-2:].keys == pairs.keys[-2:]
     expected = [found.cv_results_[f"split{k}_test_score"][0] for k in (0, 1)]
     for data in (pairs, frame.to_dict("records"), load_pairs(datasets.Dataset.from_pandas(frame))):
-        np.testing.assert_allclose(cross_val_score(model(random_state=0, dim=8), data, **rsum), expected, atol=1e-6)
+        np.testing.assert_allclose(cross_val_score(clone(short).set_params(dim=8), data, **rsum), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -116,8 +123,8 @@ def test_in_a_pipeline_and_a_search(frame: pd.DataFrame) -> None:
         (lambda fitted, frame: load_pairs({"caption": "a cat", "image_features": [0.5] * 8}), "batched=True"),
     ],
 )
-def test_what_nobody_can_mean_is_refused(frame: pd.DataFrame, ask: Any, said: str) -> None:
-    assert_raises(CleanpairsError, said, ask, model(random_state=0).fit(frame), frame)
+def test_what_nobody_can_mean_is_refused(frame: pd.DataFrame, fitted: InfoNCE, ask: Any, said: str) -> None:
+    assert_raises(CleanpairsError, said, ask, fitted, frame)
 
 
 def test_answers_leave_the_threshold_of_other_pairs_and_nobody_can_say_is_none(
@@ -139,10 +146,9 @@ def test_answers_leave_the_threshold_of_other_pairs_and_nobody_can_say_is_none(
     assert fitted.fit(frame).threshold_ == raw == fitted.rematch(frame).threshold
 
 
-def test_what_takes_pairs_takes_a_frame(frame: pd.DataFrame, tmp_path: Path) -> None:
+def test_what_takes_pairs_takes_a_frame(frame: pd.DataFrame, fitted: InfoNCE, tmp_path: Path) -> None:
     noise = inject_noise(frame, 0.5)
     assert apply_noise(frame, noise).captions == apply_noise(load_pairs(frame), noise).captions
-    fitted = model(random_state=0).fit(frame)
     plan = fitted.rematch(frame)
     assert export_pairs(frame, plan, tmp_path / "out.parquet").pairs == 48
     about: dict[str, Any] = {"title": "A frame", "threshold": 0.5}
@@ -174,7 +180,6 @@ def test_scikit_learn_takes_it_for_an_estimator(kind: type) -> None:
     ):  # fmt: skip
         getattr(estimator_checks, f"check_{check}")(kind.__name__, clone(estimator))
     assert not (is_classifier(estimator) or is_regressor(estimator) or is_outlier_detector(estimator))  # bool, not -1
-    with pytest.raises(NotFittedError):
-        check_is_fitted(estimator)
+    assert_raises(NotFittedError, "not fitted", check_is_fitted, estimator)
     piped = make_pipeline(estimator).set_params(**{f"{kind.__name__.lower()}__random_state": 3})
     assert piped[0].random_state == 3 and f"{kind.__name__}(random_state=3)" in repr(piped)

@@ -15,7 +15,7 @@ def scored() -> tuple[np.ndarray, np.ndarray, Calibration]:
     rng = np.random.default_rng(8)
     wrong = rng.random(6000) < 0.4
     s = np.where(wrong, rng.normal(0, 1, 6000), rng.normal(3, 1.2, 6000))
-    found = calibrate(s, rng.normal(0, 1, 1500))
+    found = calibrate(s, rng.normal(0, 1, 1500), draws=30)
     return 1 - found.mismatched(positions(s, s)), wrong, found
 
 
@@ -41,7 +41,7 @@ def test_of_equal_scores_all_are_kept_and_count(step: int) -> None:
     """Scores on a few levels, as of copied pairs: the kept end with one, and are as pure as asked."""
     rng = np.random.default_rng(0)
     score = np.round(np.concatenate([rng.normal(3, 1, 800), rng.normal(0, 1, 200)]) / step)
-    calibration = calibrate(score, np.round(rng.normal(size=400) / step))
+    calibration = calibrate(score, np.round(rng.normal(size=400) / step), draws=30)
     y = 1 - calibration.mismatched(positions(score, score))
     cut = cut_at(y, calibration, "auto", max_wrong=0.05, keep=None)
     assert cut.share is not None and cut.share.value <= 0.05 and cut.share.high <= 0.075

@@ -119,15 +119,14 @@ def test_repair_gives_mismatched_images_captions_of_their_own(monkeypatch: pytes
     clean = corpus(800, seed=5)
     noise = inject_noise(clean, 0.4, seed=4)
     seen = procedures(monkeypatch)
-    small(repair_weight=0.25).fit(apply_noise(clean, noise))
+    small(epochs=4, repair_weight=0.25).fit(apply_noise(clean, noise))
     procedure = seen[0]
     moved = np.flatnonzero(procedure.captions != np.arange(800))
     assert len(moved) > 100 and (procedure.w[moved] < 0.5).all() and (procedure.weight[moved] == 0.25).all()
     stay = np.setdiff1d(np.arange(800), moved)
     np.testing.assert_array_equal(procedure.weight[stay], procedure.w[stay])
     assert len(np.unique(procedure.captions[moved])) > 0.7 * len(moved)  # not one caption for all
-    own = noise.permutation[procedure.captions[moved]] == moved
-    assert own.mean() > 0.25  # a random one would be right once in 320
+    assert (noise.permutation[procedure.captions[moved]] == moved).mean() > 0.25  # a random one is right once in 320
 
 
 def test_so_many_pairs_are_planted() -> None:
@@ -169,7 +168,7 @@ def test_what_is_known_without_training_counts_in_the_order(monkeypatch: pytest.
 def test_the_regression_beside_the_networks_retrieves_more_and_is_kept(tmp_path: Path) -> None:
     clean, test = corpus(400, seed=11), corpus(200, seed=12)
     mixed = apply_noise(clean, inject_noise(clean, 0.4, seed=2))
-    both, alone = small().fit(mixed), small(regression=False).fit(mixed)
+    both, alone = (small(epochs=3, label_epochs=2, regression=on).fit(mixed) for on in (True, False))
     np.testing.assert_array_equal(both.correspondence_, alone.correspondence_)
     assert both.evaluate(test).rsum > alone.evaluate(test).rsum
     assert reloaded(both, tmp_path, test).evaluate(test) == both.evaluate(test)
@@ -256,16 +255,16 @@ def exchanged_among_similar_pairs(rate: float) -> tuple[Pairs, np.ndarray]:
 
 def test_captions_of_similar_pairs_are_within_the_bound_which_leaves_few_where_all_is_right() -> None:
     pairs, wrong = exchanged_among_similar_pairs(0.4)
-    random = small(text_encoder=None).fit(pairs)
+    random = small(text_encoder=None, networks=1).fit(pairs)
     assert random.noise_rate_interval_[1] < wrong.mean() - 0.2  # of random wrong captions there are few
     assert wrong.mean() < random.noise_rate_bound_ <= 1
-    similar = small(text_encoder=None, mismatches="similar").fit(pairs)
+    similar = small(text_encoder=None, networks=1, mismatches="similar").fit(pairs)
     assert similar.noise_rate_bound_ > wrong.mean() and np.isnan(similar.noise_rate_)
     kept = [wrong[m.correspondence_ >= m.threshold_].mean() for m in (random, similar)]
     assert kept[1] < kept[0] / 2
     right, _ = exchanged_among_similar_pairs(0.0)
     for mismatches in ("random", "similar"):
-        model = small(text_encoder=None, mismatches=mismatches, epochs=4, label_epochs=3).fit(right)
+        model = small(text_encoder=None, networks=1, mismatches=mismatches, epochs=4, label_epochs=3).fit(right)
         assert (model.correspondence_ < model.threshold_).mean() < 0.05
         assert not model.noise_rate_bound_ > 0.35
 

@@ -115,7 +115,7 @@ def test_pairs_in_place_are_judged_by_their_own_share_of_mismatched_ones(tmp_pat
 
 
 @pytest.mark.parametrize("settings", [
-    {"backbone": "mlp", "dim": 64, "epochs": 80, "lr": 3e-3, "batch_size": 32, "dropout": 0.0},
+    {"backbone": "mlp", "dim": 64, "epochs": 30, "lr": 6e-3, "batch_size": 32, "dropout": 0.0},
     {"backbone": "sgr", "dim": 32, "dim_sim": 8, "epochs": 2, "batch_size": 64},
 ], ids=["every pair is known by heart", "words are compared with regions"])  # fmt: skip
 def test_displaced_rows_are_found_whatever_the_model_learned(settings: dict[str, Any]) -> None:

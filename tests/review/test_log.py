@@ -91,12 +91,12 @@ def test_its_descriptor_is_closed_once_and_where_it_is_refused(tmp_path: Path) -
 
 
 def test_killed_while_several_write_nothing_that_was_answered_is_lost(tmp_path: Path) -> None:
-    """Five processes write to one log; each is killed (-9) after another number of answers, while it writes on."""
+    """Three processes write to one log; each is killed (-9) after another number of answers, while it writes on."""
     path, answered = tmp_path / "log", []
     opened(path).close()
     argv = [sys.executable, "-c", WRITER, path]
-    writers = [subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) for _ in range(5)]
-    for writer, enough in zip(writers, (1, 4, 17, 40, 90), strict=True):
+    writers = [subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    for writer, enough in zip(writers, (1, 17, 134), strict=True):
         answered += [writer.stdout.readline().strip() for _ in range(enough)]
         writer.kill()
         answered += [line.strip() for line in writer.stdout if line.endswith("\n")]
@@ -104,6 +104,6 @@ def test_killed_while_several_write_nothing_that_was_answered_is_lost(tmp_path: 
         writer.stdout.close()
     log = opened(path)
     assert len(answered) >= 152 and set(answered) <= {made.name for i in range(1_000) for made in log.about(i)}
-    assert log.damaged <= 5
+    assert log.damaged <= 3
     log.decide([999], "keep")
     assert opened(path).decided()[999].action == "keep"

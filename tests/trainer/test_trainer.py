@@ -36,6 +36,7 @@ from tests.helpers import StopAt, assert_raises
 WORDS = "red blue green cat dog bird big small old new".split()
 SETTINGS = TrainingSettings(batch_size=8, lr=2e-3, eval_group_size=8, label_rounds=2, bucket=2, seed=3)
 STAGES = [TrainingStage(2), TrainingStage(3, lr_update=2)]
+FEW = [TrainingStage(2), TrainingStage(1)]
 
 
 def corpus(n: int = 44, regions: int = 3) -> tuple[TrainingData, Tokenizer]:
@@ -149,7 +150,7 @@ def test_resuming_nothing_or_a_finished_training(tmp_path: Path, uninterrupted: 
 
 @pytest.mark.parametrize("keep", [0, 7, 0.5, -1])
 def test_a_truncated_checkpoint_is_named(keep: float, tmp_path: Path) -> None:
-    train(Checkpoint(tmp_path, "f"))
+    train(Checkpoint(tmp_path, "f"), stages=STAGES[:1])
     file = tmp_path / "last.safetensors"
     whole = file.read_bytes()
     file.write_bytes(whole[: int(len(whole) * keep) if keep == 0.5 else int(keep)])
@@ -196,13 +197,13 @@ class Faulty:
 @pytest.mark.parametrize("gradient", [False, True], ids=["loss", "gradient"])
 def test_ten_in_a_row_are_refused_and_may_be_read_some_steps_later(gradient: bool, monkeypatch: Any) -> None:
     """As on a GPU: none is read within the step, and the training is the same."""
-    at_once = train(objective=Faulty({2, 6, 7}, gradient))
+    at_once = train(objective=Faulty({2, 6, 7}, gradient), stages=FEW)
     assert all(bool(torch.isfinite(value.float()).all()) for value in at_once.model.state_dict().values())
     assert at_once.history[-1]["skipped_steps"] == 3 and np.isfinite(at_once.values).all()
     assert all(np.isfinite(line["loss"]) for line in at_once.history)
     monkeypatch.setitem(loop.READ_EVERY, "cpu", 4)
-    assert_same(train(objective=Faulty({2, 6, 7}, gradient)), at_once)
-    train(objective=Faulty({*range(MAX_NON_FINITE - 1), *range(MAX_NON_FINITE, MAX_NON_FINITE + 4)}, gradient))
+    assert_same(train(objective=Faulty({2, 6, 7}, gradient), stages=FEW), at_once)
+    train(objective=Faulty({*range(MAX_NON_FINITE + 4)} - {MAX_NON_FINITE - 1}, gradient), stages=FEW)
     for every in (4, 1):
         monkeypatch.setitem(loop.READ_EVERY, "cpu", every)
         with pytest.raises(RefusedError, match=r"10 steps in a row.*pairs \(pair_id\) 50\d\d, 50\d\d"):
@@ -214,7 +215,7 @@ def test_the_mean_loss_is_of_the_steps_that_were_taken() -> None:
         def __call__(self, S: Tensor, labels: Tensor, excluded: Tensor | None = None) -> Tensor:
             return super().__call__(S, labels, excluded) * 0 + 7
 
-    assert train(objective=Seven({1})).history[0]["loss"] == pytest.approx(7.0)
+    assert train(objective=Seven({1}), stages=STAGES[:1]).history[0]["loss"] == pytest.approx(7.0)
 
 
 # -- epochs ---------------------------------------------------------------------------------------------------------
@@ -268,13 +269,12 @@ class OutOfMemory(VSEInf):
         return super().forward(images, keep, tokens)
 
 
-def test_a_batch_that_does_not_fit_is_computed_in_pieces_with_the_loss_of_the_whole() -> None:
-    trained = train(model=OutOfMemory)
-    assert {line["micro_batch"] for line in trained.history} == {4}  # of batches of 8
-    assert "in pieces of 4 pairs" in trained.history[-1]["note"]
-    assert_same(*(replace(t, history=[]) for t in (trained, train(settings=replace(SETTINGS, micro_batch=4)))))
-    plain = train().history
-    assert {(line["micro_batch"], line["note"]) for line in plain} == {(None, None)}
+def test_a_batch_that_does_not_fit_is_computed_in_pieces_with_the_loss_of_the_whole(uninterrupted: Any) -> None:
+    made = train(model=OutOfMemory, stages=FEW)
+    assert {line["micro_batch"] for line in made.history} == {4}  # of batches of 8
+    assert "in pieces of 4 pairs" in made.history[-1]["note"]
+    assert_same(*(replace(t, history=[]) for t in (made, train(stages=FEW, settings=replace(SETTINGS, micro_batch=4)))))
+    assert {(line["micro_batch"], line["note"]) for line in uninterrupted["eval"].history} == {(None, None)}
 
 
 @pytest.mark.parametrize(("whole", "held"), [(False, 4), (True, 8)])
@@ -330,7 +330,7 @@ OFTEN = replace(SETTINGS, checkpoint_seconds=0.0)
 
 @pytest.mark.parametrize(("kind", "kept"), [(Diverging, True), (Exploding, False)])
 def test_a_training_that_diverges_goes_back_once(kind: type[Diverging], kept: bool, tmp_path: Path) -> None:
-    train(Checkpoint(tmp_path, "f"))  # of an earlier training, and not what to go back to
+    train(Checkpoint(tmp_path, "f"), stages=LONG[:1])  # of an earlier training, and not what to go back to
     trained = train(procedure=kind, stages=LONG, checkpoint=Checkpoint(tmp_path, "f") if kept else None, settings=OFTEN)
     assert [(h["stage"], h["epoch"]) for h in trained.history] == [(1, 1), (2, 1), (2, 2), (2, 3)]
     fallbacks = [h["fallbacks"] for h in trained.history]
