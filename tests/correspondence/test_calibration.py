@@ -46,8 +46,8 @@ def test_the_interval_moves_as_far_as_the_rate(gap: float) -> None:
     """Also where no score lies between those of matched and of mismatched pairs."""
     observed, null, _ = scores(4000, 4000, 0.2, seed=0, right=(gap, 0.7))
     found = calibrate(observed, null, by_score=True)
-    was, near = found.noise_rate(4000), found.moved(found.rate - 0.001).noise_rate(4000)
-    assert (near.low, near.high) == pytest.approx((was.low - 0.001, was.high - 0.001), abs=0.002)
+    was, near = found.noise_rate(4000), found.moved(found.rate - 0.02).noise_rate(4000)
+    assert (near.low, near.high) == pytest.approx((was.low - 0.02, was.high - 0.02), abs=0.002)
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.8])
