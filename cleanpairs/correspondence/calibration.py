@@ -712,7 +712,7 @@ def _histogram(q: np.ndarray, weight: np.ndarray) -> np.ndarray:
 
 
 def _fit(count: np.ndarray, start: np.ndarray, scores: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-    """Fit k g by maximum likelihood to histograms (k, BINS), from (a, log b, log c) ``start`` (k, 3).
+    """Fit k functions g by maximum likelihood to histograms (k, BINS), from ``start`` (k, 3): a, log b, log c.
 
     Return a, b and c (k, 3), and the losses (k,). Newton's method with absolute eigenvalues (Dauphin et al. 2014), of
     all fits at once: five times as fast as L-BFGS-B for each, and the losses are hardly ever higher.
