@@ -135,7 +135,7 @@ def _candidate_paths(path: str, base: Path) -> Iterator[str]:
     plain = re.sub(r"#\d+$", "", path.partition("|")[0].strip())
     parts = PureWindowsPath(plain).parts
     ends = [plain] if plain else []
-    if plain.startswith("/") or "\\" in plain or (len(parts) > 1 and not (base / parts[0]).exists()):
+    if plain.startswith("/") or "\\" in plain or (len(parts) > 1 and not os.path.lexists(base / parts[0])):
         ends += ["/".join(parts[k:]) for k in range(len(parts))]
     for end in ends:
         yield end

@@ -16,6 +16,7 @@ import json
 import os
 import re
 import socket
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -297,7 +298,11 @@ def _http(url: str, timeout: float = 60.0) -> list[_Remote]:
 
     def opened(method: str) -> Any:
         request = urllib.request.Request(url, method=method, headers={"User-Agent": "cleanpairs"})
-        return opener.open(request, timeout=timeout)
+        try:
+            return opener.open(request, timeout=timeout)
+        except urllib.error.HTTPError as error:
+            error.close()  # it holds the connection
+            raise
 
     def pieces() -> Iterator[bytes]:
         came = 0
