@@ -98,7 +98,7 @@ def repair_options(more: str = "") -> tuple[Decorator, ...]:
         ),
         set_option(
             "Other settings: strategy, displaced, dedup, targets, take_from, max_reuse, min_repair_score, "
-            f"min_confidence, candidates, repeats (see docs/repair.md).{more}"
+            f"min_confidence, candidates, repeats (see RepairSettings in docs/api.md).{more}"
         ),
     )
 
@@ -172,9 +172,9 @@ def score(paths: tuple[str, ...], out: str, **options: Any) -> None:
     Data that RUN was not fitted on gets a new threshold. It is the score at which a pair is as likely mismatched as
     matched, by random pairs of the same images and captions.
 
-    The threshold of the fit is used for fewer than 80 new pairs, for clip-score, and if the fit was given a threshold.
-    It is also used for pairs that score no higher than random ones. Probabilities of vectors of one space assume the
-    noise rate of the fit.
+    The threshold of the fit is used for fewer than 80 new pairs, by methods that train nothing, and if the fit was
+    given a threshold. It is also used for pairs that score no higher than random ones. Probabilities of vectors of one
+    space assume the noise rate of the fit.
 
     Parquet with a column of image vectors is scored in partitions, in bounded memory, by --workers processes. If it is
     interrupted, the same command resumes. Finished parts are in OUT.parts until all are there. Filters are not applied.
