@@ -157,11 +157,11 @@ def test_captions_of_several_columns(folder: Path, kind: str) -> None:
 def test_a_row_that_is_unusable_stays_so_where_columns_are_joined(folder: Path) -> None:
     path, joined = folder / "in.csv", {"text_column": "title,description"}
     rows = ["0.jpg,Red,A dress", "1.jpg,Blue,A coat, long", "2.jpg,Green", "3.jpg,,A hat", "/mnt/0.jpg,Grey,A sock"]
-    path.write_text("\n".join(["image,title,description", *rows]))
+    path.write_text("\n".join(["image,title,description", *rows, "1.jpg,,"]))
     pairs = load_pairs(path, **joined)
     assert pairs.reasons == {
         1: "line 3 has 4 fields, the header 3", 2: "line 4 has 2 fields, the header 3",
-        4: "'/mnt/0.jpg' and '0.jpg' end in the name of one file",
+        4: "'/mnt/0.jpg' and '0.jpg' end in the name of one file", 5: "there is no caption",
     }  # fmt: skip
     assert pairs.captions[3] == "A hat" and load_pairs(path, limit=2, **joined).reasons.keys() == {1}
     assert {c["name"] for c in inspect_pairs(pairs)["columns"]} == {"image", "title", "description", "caption", "key"}
