@@ -45,7 +45,7 @@ class DisplacedBlock:
     def __str__(self) -> str:
         far = abs(self.distance)
         where = f"{plural(far, 'row')} {'down' if self.distance > 0 else 'up'}"
-        return f"Rows {self.first + 1:,} to {self.last + 1:,}: the caption of each image stands {where}."
+        return f"Rows {self.first:,} to {self.last:,}: the caption of each image stands {where}."
 
 
 @dataclass(frozen=True)

@@ -272,10 +272,10 @@ def test_it_serves_until_ctrl_c_and_ends_with_the_result(run: Path, monkeypatch:
 
 
 def test_a_pair_of_displaced_rows_says_so(output_of: Any, run: Path) -> None:
-    blocks = [{"pair_id": 3, "last": 5, "why": "Rows 4 to 6."}, {"pair_id": 7, "why": "of an older run"}]
+    blocks = [{"pair_id": 3, "last": 5, "why": "Rows 3 to 5."}, {"pair_id": 7, "why": "of an older run"}]
     blocks += [{"pair_id": 90, "last": 10**15, "why": "forged"}]
     opened = Run(run)
     opened.write_info({**opened.info, "result": {**opened.info["result"], "displaced": blocks}})
     found = json.loads(output_of("explain", run, "3", "5", "6", "7", "--json", TRUST))
-    assert [e["displaced"] for e in found] == ["Rows 4 to 6.", "Rows 4 to 6.", "", ""]
-    assert output_of("explain", run, "3", "6", TRUST).count("  displaced  Rows 4 to 6.\n") == 1
+    assert [e["displaced"] for e in found] == ["Rows 3 to 5.", "Rows 3 to 5.", "", ""]
+    assert output_of("explain", run, "3", "6", TRUST).count("  displaced  Rows 3 to 5.\n") == 1

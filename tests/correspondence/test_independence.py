@@ -200,7 +200,7 @@ def test_rows_that_cannot_be_compared_do_not_end_a_block_and_few_rows_say_nothin
     images[250:255] = 0
     found = find_displaced_rows(images, texts[displaced(np.arange(600), 200, 300, 1)], usable=usable)
     (block,) = (block for block in found.blocks if block.last - block.first > 50)
-    assert str(block) == f"Rows {block.first + 1} to {block.last + 1}: the caption of each image stands 1 row down."
+    assert str(block) == f"Rows {block.first} to {block.last}: the caption of each image stands 1 row down."
     assert block.distance == 1 and not found.probability[250:255].any()
     usable[200:300:3] = usable[201:300:3] = False
     assert find_displaced_rows(images, texts[displaced(np.arange(600), 200, 300, 3)], usable=usable).blocks

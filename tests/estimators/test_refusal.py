@@ -38,11 +38,11 @@ def test_pairs_in_random_order_are_refused(name: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "order", "said"),
     [
-        ("crcl", np.roll(np.arange(200), 3), "Rows 1 to 200: the caption of each image stands 3 rows down. Move the"),
+        ("crcl", np.roll(np.arange(200), 3), "Rows 0 to 199: the caption of each image stands 3 rows down. Move the"),
         ("clip-score", np.arange(200)[::-1], "The captions fit in reversed order."),
         ("clip-score", np.random.default_rng(0).permutation(200), "Hardly any pair fits, in any order"),
         # of five rows an image: four rows away most captions are right
-        ("clip-score", np.roll(np.arange(300), 5), "Rows 1 to 300: the caption of each image stands 5 rows down"),
+        ("clip-score", np.roll(np.arange(300), 5), "Rows 0 to 299: the caption of each image stands 5 rows down"),
     ],
 )
 def test_a_refusal_says_whether_another_order_fits(kind: str, order: np.ndarray, said: str) -> None:
