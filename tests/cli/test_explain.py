@@ -222,8 +222,8 @@ def test_answers_of_a_csv_count_now_and_in_a_new_fit(command: Command, output_of
     assert model.calibrate("answers.csv").threshold_ == answered.threshold == model.threshold_
     cut, other = model.threshold_for(max_wrong=0.5), model.correspondence_**0.5
     assert cut.kept == N - 12 and "% are mismatched  (95 %" in str(cut)  # what is known to be wrong is never kept
-    words = "no probabilities of their data"
-    assert_raises(RefusedError, words, model.threshold_for, max_wrong=0.5, correspondence=other)
+    assert_raises(RefusedError, f"of all {answered.noise_rate.value:.3f} ", model.threshold_for, max_wrong=0.001)
+    assert_raises(RefusedError, "no probabilities of", model.threshold_for, max_wrong=0.5, correspondence=other)
     assert model.threshold_for(keep=0.5, correspondence=other).kept >= N // 2
     fit = "--method infonce --epochs 1 --batch-size 16 --out other --json".split()
     assert json.loads(output_of("fit", opened.info["input"]["data"], *fit))["answers"] == 46
