@@ -2,7 +2,9 @@
 
 import json
 import math
+import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -46,10 +48,18 @@ def csv_schema(path: str | Path) -> pa.Schema:
     """Return the columns of a CSV, by its beginning. Raises DataError."""
     from pyarrow import csv
 
-    with reading(path, "read as a plan in CSV", pa.ArrowException):
-        check_regular(path)
-        with csv.open_csv(path, parse_options=csv.ParseOptions(newlines_in_values=True)) as rows:
-            return rows.schema
+    with reading(path, "read as a plan in CSV", pa.ArrowException), csv.open_csv(path, None, _delimited(path)) as rows:
+        return rows.schema
+
+
+def _delimited(path: str | Path) -> Any:
+    """Where fields end: at what follows the first name. Some spreadsheets write ``;`` there, and 0,5 for 0.5."""
+    from pyarrow import csv
+
+    check_regular(path)
+    with open(path, encoding="utf-8-sig", errors="replace") as file:
+        found = re.match(r'"?\w+"?([;,])', file.readline())
+    return csv.ParseOptions(delimiter=found[1] if found else ",", newlines_in_values=True)
 
 
 def read_csv(path: str | Path, schema: pa.Schema) -> pa.Table:
@@ -58,11 +68,12 @@ def read_csv(path: str | Path, schema: pa.Schema) -> pa.Table:
 
     lists = [field for field in schema if pa.types.is_nested(field.type)]
     with reading(path, "read as a plan in CSV", pa.ArrowException, ValueError, TypeError):
-        check_regular(path)
+        delimited = _delimited(path)
         table = csv.read_csv(
             path,
-            parse_options=csv.ParseOptions(newlines_in_values=True),
+            parse_options=delimited,
             convert_options=csv.ConvertOptions(
+                decimal_point="," if delimited.delimiter == ";" else ".",
                 # pandas writes whole numbers beside empty cells as 12.0
                 column_types={f.name: pa.float64() if pa.types.is_integer(f.type) else f.type for f in schema}
                 | {f.name: pa.string() for f in lists},

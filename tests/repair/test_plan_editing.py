@@ -164,6 +164,9 @@ def test_what_a_plan_notes_is_in_its_csv(tmp_path: Path, n: int) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["plan.csv"]
     for _ in range(n):  # as it is edited in pandas
         pd.read_csv(path, dtype=str).iloc[::-1].to_csv(path, index=False)
+    if n:  # as a German spreadsheet saves it
+        rows = pd.read_csv(path, dtype={name: str for name in ("key", "donor_key", "original_caption", "caption")})
+        rows.to_csv(path, sep=";", decimal=",", index=False)
     found = RepairPlan.load(path)
     assert (found.threshold, found.min_repair_score, found.fingerprint) == (0.25, 0.5, "f" * 64)
     assert found.note == plan.note and found.table.equals(plan.table)
