@@ -100,7 +100,7 @@ class Corpus:
         asked = Untrained.of(data, 0.0, similar=False, train=True, seed=self.seed).agreement
         evidence[usable], right = asked.observed, asked.matched
         found = {"evidence alone": evidence, "ridge alone": np.full(len(self.pairs), np.nan)}
-        of_images, of_texts = frozen_spaces(data.images, data.tokens, self.seed)
+        of_images, of_texts = frozen_spaces(data.images, data.image_index, data.tokens, self.seed)
         found["ridge alone"][usable] = ridge_score(of_images[data.image_index], of_texts, data.image_group, right)
         words = len(reader.tokenizer_)
         linear = Linear.fit(data.images, data.tokens, data.image_index, right, vocabulary=words, seed=self.seed)

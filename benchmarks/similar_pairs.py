@@ -47,7 +47,7 @@ def noise_of(pairs: Pairs, kind: str, rate: float, seed: int, fit: Any = None) -
         return inject_noise(pairs, rate, seed=seed, kind=kind)
     fit = fit or Auto(device="cpu")._prepare(pairs)
     usable, data = fit.usable, fit.data
-    images, texts = frozen_spaces(data.images, data.tokens, 0)
+    images, texts = frozen_spaces(data.images, data.image_index, data.tokens, 0)
     groups = np.full(len(pairs), -1)
     both = np.concatenate([images[data.image_index], texts], axis=1)
     groups[usable] = KMeans(int(clusters), n_init=2, random_state=0).fit_predict(both)

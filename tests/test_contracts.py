@@ -153,11 +153,9 @@ def test_a_bad_parameter_is_named_before_any_work(method: Any) -> None:
 def test_fitted_state_which_a_plan_does_not_change(method: Any, fitted: tuple[Pairs, Any]) -> None:
     pairs, model = fitted
     y = model.correspondence_
-    assert y.shape == (len(pairs),) and y.dtype == np.float32
-    assert np.flatnonzero(np.isnan(y)).tolist() == [7]
+    assert y.shape == (len(pairs),) and y.dtype == np.float32 and np.flatnonzero(np.isnan(y)).tolist() == [7]
     known = y[np.isfinite(y)]
-    assert ((known >= 0) & (known <= 1)).all() and len(set(known.tolist())) > 10
-    assert 0 <= model.threshold_ <= 1
+    assert ((known >= 0) & (known <= 1)).all() and len(set(known.tolist())) > 10 and 0 <= model.threshold_ <= 1
     assert np.isnan(model.noise_rate_) or 0 <= model.noise_rate_ <= 1
     assert model.quarantined_ == {7: "set aside by the test"}
     assert [line["epoch"] for line in model.history_][-1:] == [FITTED["epochs"]] * method.needs_training
@@ -174,8 +172,7 @@ def test_scores_and_vectors_of_another_size_are_refused(method: Any, fitted: tup
     pairs, model = fitted
     scores = model.score_pairs(pairs)
     assert scores.shape == (len(pairs),) and scores.dtype == np.float32
-    assert np.flatnonzero(np.isnan(scores)).tolist() == [7]
-    assert ((scores >= 0) & (scores <= 1)).sum() == len(pairs) - 1
+    assert np.flatnonzero(np.isnan(scores)).tolist() == [7] and ((scores >= 0) & (scores <= 1)).sum() == len(pairs) - 1
     some = np.array([30, 2, 45])
     np.testing.assert_allclose(model.score_pairs(pairs.select(some)), scores[some], rtol=1e-4)
     new = corpus(20, seed=5)
@@ -212,10 +209,8 @@ def test_saved_and_loaded_it_is_the_same(method: Any, fitted: tuple[Pairs, Any],
     loaded = method.from_pretrained(path)
     for some in (pairs.select([3, 1, 4]), pairs):
         np.testing.assert_array_equal(loaded.score_pairs(some), model.score_pairs(some))
-    assert loaded.get_params() == model.get_params()
-    assert loaded.threshold_ == model.threshold_
-    assert loaded.evaluate(pairs) == model.evaluate(pairs)
-    assert len(loaded.rematch(pairs).to_pandas()) == len(pairs)
+    assert loaded.get_params() == model.get_params() and loaded.threshold_ == model.threshold_
+    assert loaded.evaluate(pairs) == model.evaluate(pairs) and len(loaded.rematch(pairs).to_pandas()) == len(pairs)
     assert not method.needs_training or not loaded.model_.training
     assert_raises(OutputExistsError, path.name, model.save_pretrained, path)
     assert loaded.save_pretrained(path, overwrite=True) == path
@@ -300,8 +295,7 @@ def test_few_pairs(method: Any, fitted: tuple[Pairs, Any], tmp_path: Path) -> No
     model = tiny(method).fit(pairs)
     loaded = method.from_pretrained(model.save_pretrained(tmp_path / "m"))
     assert np.isfinite(model.correspondence_).all() and np.isfinite(loaded.score_pairs(pairs)).all()
-    assert np.isnan(model.noise_rate_) and np.isnan(loaded.noise_rate_)
-    assert len(model.rematch(pairs).to_pandas()) == 2
+    assert np.isnan(model.noise_rate_) and np.isnan(loaded.noise_rate_) and len(model.rematch(pairs).to_pandas()) == 2
     none, model = suited(method, corpus(0)), fitted[1]
     assert len(model.score_pairs(none)) == len(model.predict(none)) == len(model.rematch(none).table) == 0
     assert np.isfinite(model.score_pairs(suited(method, corpus(1, seed=8)))).all()
@@ -340,9 +334,11 @@ def test_more_than_a_fifth_bad_is_refused(method: Any) -> None:
 def test_five_captions_an_image(method: Any) -> None:
     base = corpus(8)
     captions = [" ".join(np.random.default_rng(k).permutation(c.split())) for c in base.captions for k in range(5)]
-    pairs = Pairs.from_arrays(captions, features=base.images.array(), image_index=np.repeat(np.arange(8), 5))
-    pairs = suited(method, pairs)
+    one, at = base.images.array(), np.repeat(np.arange(8), 5)
+    more = np.concatenate([one, 9 * one + 5])  # no pair shows the others
+    pairs, same = (suited(method, Pairs.from_arrays(captions, features=x, image_index=at)) for x in (one, more))
     model = tiny(method).fit(pairs)
+    np.testing.assert_array_equal(tiny(method).fit(same).score_pairs(pairs), model.score_pairs(pairs))
     assert model.correspondence_.shape == (40,) and np.isfinite(model.correspondence_).all()
     assert 0 <= model.evaluate(pairs).rsum <= 600
 
@@ -470,8 +466,7 @@ def test_methods_train_on_the_gpu(trained: Any, backbone_name: str, tmp_path: Pa
     pairs = corpus(48, wrong=8)
     there = {"backbone": backbone_name, "device": "cuda", "precision": "fp32"}
     model = tiny(trained, **there, **IN_GROUPS).fit(pairs, val=corpus(12))
-    assert next(model.model_.parameters()).device.type == "cuda"
-    assert np.isfinite(model.correspondence_).all()
+    assert next(model.model_.parameters()).device.type == "cuda" and np.isfinite(model.correspondence_).all()
     assert len(model.rematch(pairs, threshold=0.6).to_pandas()) == 48
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     here = trained.from_pretrained(model.save_pretrained(tmp_path / "model"))

@@ -28,22 +28,22 @@ class _Projected(Standardised):
         return l2_normalise(self.directions(l2_normalise(self.standardised(x))))
 
     @torch.no_grad()
-    def fit(self, x: np.ndarray, seed: int, sample: int = 16_384) -> np.ndarray:
-        """Fit the principal directions of vectors (n, D), or of means of regions (n, R, D). Return projections (n, d).
+    def fit(self, x: np.ndarray, rows: np.ndarray, seed: int, sample: int = 16_384) -> np.ndarray:
+        """Fit the principal directions of vectors (M, D), or of means of regions (M, R, D). Return projections (n, d).
 
-        ``sample``: about so many rows, at even distances, give the directions.
+        ``rows`` (n,) int64 of them count. About ``sample`` of these, at even distances, give the directions.
         """
-        sampled = torch.cat(list(_vectors(x[:: len(x) // sample + 1])))
+        sampled = torch.cat(list(_vectors(x, rows[:: len(rows) // sample + 1])))
         self.fit_input(sampled.mean(dim=0), sampled.std(dim=0, correction=0))
         units = l2_normalise(self.standardised(sampled)).numpy()
         self.directions.weight.copy_(torch.from_numpy(_directions(units, self.directions.out_features, seed)))
-        return torch.cat([self(block) for block in _vectors(x)]).numpy()
+        return torch.cat([self(block) for block in _vectors(x, rows)]).numpy()
 
 
-def _vectors(x: np.ndarray, at_once: int = 1024) -> Iterator[Tensor]:
-    """Blocks (b, D) float32 of vectors (n, D), or of the means of regions (n, R, D)."""
-    for at in range(0, len(x), at_once):
-        block = torch.from_numpy(np.array(x[at : at + at_once], np.float32))
+def _vectors(x: np.ndarray, rows: np.ndarray, at_once: int = 1024) -> Iterator[Tensor]:
+    """Blocks (b, D) float32 of rows (n,) of vectors (M, D), or of the means of regions (M, R, D)."""
+    for at in range(0, len(rows), at_once):
+        block = torch.from_numpy(np.array(x[rows[at : at + at_once]], np.float32))
         yield block if block.ndim == 2 else block.mean(dim=1)
 
 
@@ -109,18 +109,18 @@ class Linear(DualEncoder):
         Each caption has an ``image_index`` (N,) int64, and each pair a ``weight`` (N,) >= 0. At most
         ``most_directions`` principal directions of each space are taken.
         """
-        frozen = tokens.frozen()
+        frozen, (shown, place) = tokens.frozen(), np.unique(image_index, return_inverse=True)
         counts = None if tokens.vectors is not None else token_counts(tokens.ids, tokens.offsets, vocabulary)
-        shapes = [None if x is None else x.shape for x in (images, counts, frozen)]
+        shapes = [(len(shown), images.shape[-1]), *(None if x is None else x.shape for x in (counts, frozen))]
         dims = [0 if s is None else max(1, min(most_directions, s[0] - 1, s[-1] - 1)) for s in shapes]
         with seeded(0):  # the drawn weights are replaced
             model = cls(images.shape[-1], vocabulary, 0 if frozen is None else frozen.shape[1], dims)
-        x = model.image.fit(images, seed)[image_index]
+        x = model.image.fit(images, shown, seed)[place]
         parts = []
         if model.words is not None:
             parts.append(_fit_words(model.words, counts, seed))
         if model.sentence is not None and frozen is not None:
-            parts.append(model.sentence.fit(frozen, seed))
+            parts.append(model.sentence.fit(frozen, np.arange(len(frozen)), seed))
         t = l2_normalise(torch.from_numpy(np.concatenate(parts, axis=1))).numpy()
         _fit_ridge(model.to_text, model.mean_text, x, t, weight)
         _fit_ridge(model.to_image, model.mean_image, t, x, weight)

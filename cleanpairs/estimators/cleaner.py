@@ -275,7 +275,9 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         shape: dict[str, Any] = {"dim": self.dim, "image_drop": self.image_drop}
         if tokens.vectors is not None:
             make = partial(VectorTowers, dim_image, tokens.vectors.shape[1], **shape)
-            of_images: Any = _moments(matrix.array.reshape(-1, dim_image), evenly=True)
+            shown = np.unique(data.image_index)
+            some = matrix.array[shown[:: max(1, len(shown) // 16_384)]]
+            of_images: Any = _moments(some.reshape(-1, dim_image), evenly=True)
         else:
             backbone = BACKBONES.load(self.backbone)
             shape |= {name: getattr(self, name) for name in ("dim_sim", "dropout") if hasattr(backbone.Shape, name)}

@@ -120,7 +120,7 @@ class Embedded:
     def frozen_spaces(self) -> tuple[np.ndarray, np.ndarray]:
         """Unit vectors (M, d) and (N, e) of what a trained model's towers saw, before any training."""
         assert self.frozen_images is not None and self.frozen_texts is not None
-        return frozen_spaces(self.frozen_images, self.frozen_texts, 0)
+        return frozen_spaces(self.frozen_images, self.pairs.image_index, self.frozen_texts, 0)
 
     @property
     def _has_frozen_spaces(self) -> bool:

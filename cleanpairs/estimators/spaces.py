@@ -55,13 +55,17 @@ def reduced(x: Any, seed: int, dim: int = 256) -> np.ndarray:
     return np.asarray(normalize(x.toarray() if hasattr(x, "toarray") else x), dtype=np.float32)
 
 
-def frozen_spaces(images: np.ndarray, tokens: TokenTable, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def frozen_spaces(
+    images: np.ndarray, image_index: np.ndarray, tokens: TokenTable, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Unit vectors of both sides before any training.
 
     Parameters
     ----------
     images : (M, R, D) float
         Regions.
+    image_index : (N,) int64
+        The image of each caption. Images that have none count for nothing, and become zero.
     tokens : TokenTable
         N captions.
     seed : int
@@ -76,7 +80,12 @@ def frozen_spaces(images: np.ndarray, tokens: TokenTable, seed: int) -> tuple[np
 
     spaces = [reduced(normalize(space), seed) for space in caption_spaces(tokens)]
     texts = normalize(np.concatenate(spaces, axis=1)) if len(spaces) > 1 else spaces[0]
-    return reduced(image_vectors(images, np.arange(len(images))), seed), texts
+    shown = np.unique(image_index)
+    vectors = reduced(image_vectors(images, shown), seed)
+    if len(shown) < len(images):
+        found, vectors = vectors, np.zeros((len(images), vectors.shape[1]), np.float32)
+        vectors[shown] = found
+    return vectors, texts
 
 
 def displaced_between_spaces(

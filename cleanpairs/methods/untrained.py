@@ -22,7 +22,7 @@ def words_of(tokens: TokenTable) -> Any:
 
 def frozen_pairs(data: TrainingData, seed: int) -> VectorPairs:
     """Return the pairs in their :func:`frozen_spaces`."""
-    images, texts = frozen_spaces(data.images, data.tokens, seed)
+    images, texts = frozen_spaces(data.images, data.image_index, data.tokens, seed)
     return VectorPairs(images[data.image_index], texts, data.image_group, data.text_group)
 
 

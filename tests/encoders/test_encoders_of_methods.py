@@ -232,7 +232,10 @@ def test_given_vectors_of_both_sides(dim_text: int, tmp_path: Path) -> None:
     model = tiny(CRCL, text_encoder="features", dim=16, epochs=10, lr=2e-2).fit(pairs)
     assert type(model.model_).__name__ == ("JointHead" if dim_text == 8 else "VectorTowers")
     assert model._captions == "vectors of the data, both sides (--set text_encoder=words: learned words)"
-    none = tiny(CRCL, epochs=1).fit(Pairs.from_arrays(features=z, text_vectors=texts))
+    more = {"features": np.concatenate([z, 9 + z]), "image_index": np.arange(60)}  # no pair shows the others
+    given = (Pairs.from_arrays(text_vectors=texts, **x) for x in ({"features": z}, more))
+    none, other = (tiny(CRCL, epochs=1).fit(x) for x in given)
+    np.testing.assert_array_equal(other.correspondence_, none.correspondence_)
     assert none._captions == "vectors of the data, both sides"  # no words could be learned
     assert model.evaluate(pairs).rsum > 400
     again = reloaded(model, tmp_path, pairs)

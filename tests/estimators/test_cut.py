@@ -56,9 +56,7 @@ def test_a_share_is_kept_by_any_score(scored: tuple[np.ndarray, np.ndarray, Cali
     assert cut_at(np.full(9, 0.7), None, "crcl", max_wrong=None, keep=0.5).kept == 9  # equal ones are all kept
 
 
-def test_what_is_out_of_range_or_cannot_be_known_is_refused(
-    scored: tuple[np.ndarray, np.ndarray, Calibration],
-) -> None:
+def test_what_is_out_of_range_or_cannot_be_known_is_refused(scored: tuple[np.ndarray, np.ndarray, Calibration]) -> None:
     y, _, calibration = scored
     wrong = ({}, {"max_wrong": 0.1, "keep": 0.5}, {"keep": 0.0}, {"keep": 1.1}, {"max_wrong": 1.0})
     for given, known, asked, error, said in (
