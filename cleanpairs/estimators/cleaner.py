@@ -90,6 +90,7 @@ class Trained:
     tokenizer_: Captions
     _heads: list[Any]  # what was learned in addition to each network
     _encoders: Encoders  # the pretrained networks before it
+    _meta = ""  # fingerprint of the meta set, where the method has one
     _independence: Any  # what the test of it found. None where images and captions are known to depend on each other
 
 
@@ -235,10 +236,12 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
             )
 
     def _checkpoint(self, pairs: Pairs, val: Pairs | None, run_dir: Path) -> Checkpoint:
-        settings = sorted((k, v) for k, v in self.get_params().items() if not callable(v) and k != "random_state")
+        elsewhere = ("meta", "random_state")  # what they stand for is in the key
+        settings = sorted((k, v) for k, v in self.get_params().items() if not callable(v) and k not in elsewhere)
         code = cleanpairs.__version__, self.method_name
         key = f"{code}:{pairs.source.fingerprint}:{settings!r}:{self._encoders.to_dict()!r}:{self.random_state_}"
         key += "" if val is None else f":{val.source.fingerprint}"  # by which the best epoch was chosen
+        key += f":meta:{self._meta}"
         return Checkpoint(run_dir / "checkpoints", hashlib.sha256(key.encode()).hexdigest())
 
     def _finish(self, networks: Any, fit: Fit) -> None:

@@ -210,6 +210,7 @@ class MSCN(SplittingCleaner):
 
     def _procedure(self, data: TrainingData) -> _Correcting:
         pairs = load_pairs(self.meta)
+        self._meta = pairs.source.fingerprint
         matrix = self._images(pairs)
         quarantined = self._quarantine(pairs, matrix)
         usable = np.array([i for i in range(len(pairs)) if i not in quarantined], dtype=np.int64)

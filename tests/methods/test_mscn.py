@@ -1,6 +1,7 @@
 """MSCN: the meta gradient against a backward pass through a backward pass, and the meta set that it needs."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
@@ -127,7 +128,7 @@ def test_labels_are_the_corrections_weights() -> None:
 # -- the meta set ---------------------------------------------------------------------------------------------------
 
 
-def test_what_is_no_meta_set_of_the_data_is_refused() -> None:
+def test_what_is_no_meta_set_of_the_data_is_refused(tmp_path: Path) -> None:
     aside = corpus(3, 0, 11)
     aside.reasons.update(dict.fromkeys(range(2), "set aside by the test"))
     other = Pairs.from_arrays(["w1 w2", "w3"], features=np.ones((2, 5), np.float32))
@@ -138,6 +139,9 @@ def test_what_is_no_meta_set_of_the_data_is_refused() -> None:
         (other, DataError, r"meta set's images are \(1, 5\), those of the data \(1, 16\)"),
     ):
         assert_raises(error, words, MSCN(**SMALL, meta=meta).fit, corpus(20, 0))
+    MSCN(**SMALL, meta=corpus(24, 0, 11), random_state=0).fit(corpus(20, 0), run_dir=tmp_path)
+    other = MSCN(**SMALL, meta=corpus(24, 0, 12), random_state=0)
+    assert_raises(DataError, "other data or settings", other.fit, corpus(20, 0), run_dir=tmp_path, resume=True)
 
 
 @pytest.mark.parametrize("part", ["slopes", "recognition"])
