@@ -135,7 +135,8 @@ def inject_noise(
     - ``kind``: how they are mismatched. A text as :meth:`NoiseKind.parse` takes it
     - ``groups`` (N,) int: category of each pair, in place of the input's column. Negative: none
 
-    Raises ConfigError: a rate, unit or kind that does not exist. The input has no such column.
+    Raises ConfigError: a rate, unit or kind that does not exist, or a kind without groups has some. The input has no
+    such column.
     """
     pairs = load_pairs(pairs)
     if not is_share(rate):
@@ -144,6 +145,8 @@ def inject_noise(
     kind, rng = kind if isinstance(kind, NoiseKind) else NoiseKind.parse(str(kind)), np.random.default_rng(seed)
     if per not in ("caption", "image"):
         raise ConfigError(f"noise is per 'caption' or per 'image', found {per!r}")
+    if groups is not None and not kind.by_column:
+        raise ConfigError(f"noise of the kind '{kind}' has no groups: leave them out, or take within:COLUMN")
     if kind.name == "uniform":
         return noise_of(pairs, _choose_uniform(pairs, rate, per, rng))
     if per == "image":
@@ -364,10 +367,14 @@ def load_truth(path: str | Path, pairs: Pairs) -> np.ndarray:
 
 
 def apply_noise(pairs: Any, noise: Noise) -> Pairs:
-    """The pairs with their new captions, in memory. A rewritten caption keeps the key of the original one."""
+    """The pairs with their new captions, in memory. A rewritten caption keeps the key of the original one. Raises
+    DataError: some are mismatched already, so that the truth would be lost.
+    """
     pairs = load_pairs(pairs)
     if len(noise.permutation) != len(pairs):
         raise DataError(f"the noise is of {len(noise.permutation)} pairs, and the data has {len(pairs)}")
+    if pairs.true_mismatch is not None and pairs.true_mismatch.any():
+        raise DataError("the data holds mismatched pairs already, by its 'true_mismatch'; corrupt the clean data")
     captions = [noise.rewritten.get(i, pairs.captions[at]) for i, at in enumerate(noise.permutation.tolist())]
     moved = pairs.with_captions(captions, of=None if noise.rewritten else noise.permutation)
     keys = [pairs.keys[i] for i in noise.permutation.tolist()]
@@ -396,8 +403,6 @@ def corrupt(
     splits stay as they are, and the truth is in ``{split}_truth.parquet``, which is read with the captions.
     """
     pairs = load_pairs(data, **options)
-    if pairs.true_mismatch is not None and pairs.true_mismatch.any():
-        raise DataError(f"{data} holds mismatched pairs already, by its column 'true_mismatch'; corrupt the clean data")
     if noise_file is not None:
         noise = noise_of(pairs, load_noise_file(noise_file, len(pairs), pairs.image_index))
     elif rate is not None:

@@ -124,11 +124,10 @@ def test_a_corrupted_research_directory(tmp_path: Path) -> None:
     wanted = ["dev_caps.txt", "train_caps.txt", "train_ims.npy", "train_truth.parquet"]
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == wanted
     again = load_pairs(tmp_path / "out")
-    assert again.captions == corrupted.captions and again.source.kind == "precomp"
+    assert (again.captions, again.true_key, again.source.kind) == (corrupted.captions, corrupted.true_key, "precomp")
     assert (tmp_path / "out" / "train_ims.npy").read_bytes() == (data / "train_ims.npy").read_bytes()
     np.testing.assert_array_equal(load_truth(tmp_path / "out" / "train_truth.parquet", again), noise.mismatched)
     np.testing.assert_array_equal(again.true_mismatch_mask(), noise.mismatched)
-    assert again.true_key == corrupted.true_key
     for judge in (partial(corrupt, rate=0.4, out=tmp_path / "twice"), load_splits):
         assert_raises(DataError, "holds mismatched pairs", judge, str(tmp_path / "out"))
     assert_raises(OutputExistsError, "input", corrupt, data, 0.4, out=data, overwrite=True)
@@ -346,9 +345,11 @@ def test_names_and_what_does_not_go_together() -> None:
         ({"rate": -0.1}, ConfigError, r"\[0, 1\]"), ({"kind": "shift", "per": "image"}, ConfigError, "leave per out"),
         ({"rate": float("nan")}, ConfigError, r"\[0, 1\]"), ({"rate": "0.5"}, ConfigError, "found '0.5'"),
         ({"kind": "within:c", "groups": [1, 2]}, ConfigError, "3 groups"), ({"per": "row"}, ConfigError, "'row'"),
+        ({"groups": [1, 2, 3]}, ConfigError, "'uniform' has no groups"),
     ):  # fmt: skip
         assert_raises(error, words, inject_noise, worded(3), **{"rate": 0.5, **options})
-    three = inject_noise(worded(3), 0.5)
+    three = inject_noise(worded(3), 1.0)
+    assert_raises(DataError, "holds mismatched pairs already", apply_noise, apply_noise(worded(3), three), three)
     assert_raises(DataError, "noise is of 3 pairs, and the data has 4", apply_noise, worded(4), three)
 
 
