@@ -29,6 +29,7 @@ SCHEMA = pa.schema([
     ("score", pa.float64()), ("caption", pa.string()), ("why", pa.string()),
 ])  # fmt: skip
 NEIGHBOURS = 50
+LISTED = 200  # issues of each kind in issues.csv
 
 Issue = tuple[int, float, str]  # pair_id, score in [0, 1] (low is bad), why
 Vectors = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from shlex import quote
@@ -106,18 +106,21 @@ def _lines(e: "Explanation | Neighbours") -> Iterator[str]:
     yield ""
 
 
-def _issues(run: Any, count: int, listed: int = 200) -> Any:
-    """Return the worst pairs. Those that ``fit`` has ``listed`` are read, unless answers have changed the scores."""
-    from cleanpairs.explain import ISSUES, SCHEMA
+def _issues(run: Any, count: int) -> tuple[Any, Collection[str]]:
+    """Return the worst pairs, and the kinds of issues that were looked for.
+
+    Those that ``fit`` has listed are read, unless answers have changed the scores.
+    """
+    from cleanpairs.explain import ISSUES, LISTED, SCHEMA
     from cleanpairs.repair.editing import read_csv
 
-    missing = False
+    missing, result = False, run.result
     try:
         run.open_input()  # refuses data that have changed
     except MissingInputError:
         missing = True
     file = run.path / "issues.csv"
-    if count <= listed and file.exists() and run.answered() is None:
+    if count <= LISTED and file.exists() and run.answered() is None:
         with contextlib.suppress(DataError):  # a spreadsheet may have written it
             issues = read_csv(file, SCHEMA)
             if issues.schema.equals(SCHEMA):
@@ -125,10 +128,10 @@ def _issues(run: Any, count: int, listed: int = 200) -> Any:
                     echo("the data is not there: this is the list of the fit", err=True)
                 place, rank = [ISSUES.index(name) for name in issues["issue"].to_pylist()], issues["rank"].to_numpy()
                 order = np.lexsort((rank, place))
-                return issues.take(order[rank[order] <= count])
-    result, pairs = run.result, run.load_input()
+                return issues.take(order[rank[order] <= count]), result.get("issues", ISSUES)
+    pairs = run.load_input()
     explainer = run.estimator().explainer(pairs)
-    return explainer.issues(count, result.get("displaced", ()), result.get("standing_out", ()))
+    return explainer.issues(count, result.get("displaced", ()), result.get("standing_out", ())), ISSUES
 
 
 @click.command(cls=PathsCommand)
@@ -147,17 +150,18 @@ def worst(run: str | None, count: int, out: str | None, overwrite: bool) -> None
     caption of N images 1 / N.
     """
     from cleanpairs.data.atomic import staged_file
-    from cleanpairs.explain import ISSUES
+    from cleanpairs.explain import ISSUES, LISTED
     from cleanpairs.repair.editing import write_csv
 
-    issues = _issues(existing_run(run), count)
+    issues, kinds = _issues(existing_run(run), count)
     if out is not None:
         with staged_file(out, overwrite=overwrite) as staged:
             write_csv(issues, staged)
     rows, lines = issues.to_pylist(), list[str]()
     for issue in ISSUES:
         listed = [row for row in rows if row["issue"] == issue]
-        lines.append(f"{issue}:{'' if listed else ' none'}")
+        none = " none" if issue in kinds else f" not looked for in a stream (--n {LISTED + 1} reads all pairs)"
+        lines.append(f"{issue}:{'' if listed else none}")
         for row in listed:
             place = f"  {row['rank']:3d}  {row['score']:.3f}  pair {row['pair_id']}"
             lines.append(f"{place}, key {safe(row['key'])}: {safe(row['caption'])}")

@@ -36,11 +36,9 @@ from cleanpairs.data.text import visible
 from cleanpairs.estimators import PairCleaner, PairScorer
 from cleanpairs.estimators.encoders import GIVEN, text_encoder_for
 from cleanpairs.estimators.persistence import versions
-from cleanpairs.explain import ISSUES
+from cleanpairs.explain import ISSUES, LISTED
 from cleanpairs.repair.editing import write_csv
 from cleanpairs.trainer import EpochRecord
-
-LISTED = 200  # issues of each kind in issues.csv
 
 
 @dataclass(frozen=True)
@@ -349,19 +347,19 @@ def _write_results(run: Run, estimator: PairScorer, pairs: Pairs, scored: Stream
         write_csv(issues, staged)
     return {
         "run": str(run.path),
-        **_result(estimator, keys, issues),
+        **_result(estimator, keys, issues, ISSUES if scored is None else StreamedFit.issues),
         "displaced": blocks,
         "standing_out": out,
         "doubtful": _doubtful(pairs, estimator) if scored is None else {},
     }
 
 
-def _result(estimator: PairScorer, keys: Any, issues: pa.Table) -> dict[str, Any]:
+def _result(estimator: PairScorer, keys: Any, issues: pa.Table, kinds: Sequence[str]) -> dict[str, Any]:
     """Return the result of a fit, as counts of pairs.
 
     - ``histogram``: in ten equal bins of the correspondence
     - ``captions``: what they became
-    - ``issues``: in ``issues.csv``, by kind
+    - ``issues``: in ``issues.csv``, by ``kinds``
     - ``set_aside``: by kinds of reasons
     - ``doubtful``: other pairs that each unused filter would find
     """
@@ -391,7 +389,7 @@ def _result(estimator: PairScorer, keys: Any, issues: pa.Table) -> dict[str, Any
         "histogram": np.histogram(scores, bins=10, range=(0.0, 1.0))[0].tolist(),
         "captions": estimator._captions,
         "worst": worst,
-        "issues": {name: counts[name] for name in ISSUES},
+        "issues": {name: counts[name] for name in kinds},
     }
 
 

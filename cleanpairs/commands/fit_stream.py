@@ -40,6 +40,7 @@ class StreamedFit:
     rows: np.ndarray
     pairs: Pairs
     sample: ClassVar[int] = 8192
+    issues: ClassVar = ISSUES[0], ISSUES[-1]  # the kinds that it looks for
 
     @classmethod
     def of(cls, estimator: PairScorer, source: Source, streamed_from: int) -> "StreamedFit | None":
@@ -110,7 +111,7 @@ class StreamedFit:
         at = np.searchsorted(rows, ends).tolist()
         here = [block | {"pair_id": a, "last": b} for block, (a, b) in zip(blocks, at, strict=True)]
         issues = explainer.issues(count, here)
-        listed = pa.array([issue in (ISSUES[0], ISSUES[-1]) for issue in issues["issue"].to_pylist()], pa.bool_())
+        listed = pa.array([issue in self.issues for issue in issues["issue"].to_pylist()], pa.bool_())
         issues = issues.filter(listed)
         place = issues.schema.get_field_index("pair_id")
         return issues.set_column(place, issues.schema.field(place), pa.array(rows[issues["pair_id"].to_numpy()]))
