@@ -102,13 +102,12 @@ def labelled(y: np.ndarray, given: dict[int, bool]) -> Any:
 def judged(y: np.ndarray, bad: np.ndarray, given: dict[int, bool]) -> dict[str, float]:
     answered = Answered.of(y, {i: not wrong for i, wrong in given.items()})
     q, rate, found = positions(y, y), answered.noise_rate, answered.calibration
-    p = answered.correspondence
-    kept = min(found.purest(p, 0.05), int((p > 0).sum()))  # as `export --max-wrong` keeps them
+    kept = found.purest(1 - found.mismatched(q), 0.05)
     best = best_f1(q, bad) if bad.any() else float("nan")
     return {
         "F1": f1(q <= found.best_share(), bad) / best, "interval holds truth": rate.low <= bad.mean() <= rate.high,
         "interval width": rate.high - rate.low, "exports made": kept > 0,
-        "word": bad[np.argsort(-p, kind="stable")[:kept]].mean() <= 0.05 if kept else float("nan"),
+        "word": bad[np.argsort(-y, kind="stable")[:kept]].mean() <= 0.05 if kept else float("nan"),
     }  # fmt: skip
 
 

@@ -118,9 +118,13 @@ def _retrieval(model: Any, noisy: Pairs, cleaned: Path, say: Say, trainings: int
     same = ("epochs", "text_encoder", "backbone", "dim", "batch_size")
     plain = {name: getattr(model, name) for name in same}
     val, test = (load_pairs(clipart_path(s)) for s in ("val", "test"))
-    rsum = {}
+    rsum = dict[str, float]()
     for name, pairs in {"noisy": noisy, "cleaned": load_pairs(cleaned)}.items():
-        each = [InfoNCE(**plain, random_state=k).fit(pairs, val=val).evaluate(test).rsum for k in range(trainings)]
+        each = []
+        for k in range(trainings):
+            CurrentProgress.advance("comparing", "models", len(rsum) * trainings + k, 2 * trainings)
+            each.append(InfoNCE(**plain, random_state=k).fit(pairs, val=val).evaluate(test).rsum)
+        CurrentProgress.get().close()
         rsum[name] = sum(each) / trainings
         say(f"   rSum {rsum[name]:6.1f}  {_MODELS[name]} ({min(each):.0f} to {max(each):.0f})")
     rsum["own"] = model.evaluate(test).rsum

@@ -157,9 +157,10 @@ class Calibration:
         -------
         list of Estimate
         """
-        at, each = np.asarray(counts, dtype=np.int64), self._drawn(-np.sort(-np.asarray(matched)))
-        value = np.cumsum(next(each)[0])[at - 1] / at
-        drawn = [_mismatch_count_quantile(p, at, z) / at for p, z in each]
+        q = -np.sort(-self.quantile(1 - np.asarray(matched, dtype=np.float64)))
+        at = np.asarray(counts, dtype=np.int64)
+        drawn = [_mismatch_count_quantile(p, at, z) / at for p, z in self._drawn(q)]
+        value = np.cumsum(self.mismatched(q))[at - 1] / at
         low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
         low = np.where(low * at < 1, 0, low)  # less than one pair is none
         ends = np.stack([value, np.minimum(low, value), np.maximum(high, value)], axis=1)
@@ -178,33 +179,30 @@ class Calibration:
         Returns
         -------
         Estimate, Estimate
+            Pairs with 0 or 1, by labels, count as that.
         """
-        each, drawn = self._drawn(np.asarray(matched)), []
+        wrong, drawn = 1 - np.asarray(matched, dtype=np.float64), []
+        q, labelled = self.quantile(wrong), np.isin(wrong, (0, 1)) & (len(self.theta) == 5)
         last = np.array([int(flagged.sum()), int((~flagged).sum())])
-        expected, _ = next(each)
-        for p, z in each:
+        for p, z in self._drawn(q):
+            p = np.where(labelled, wrong, p)
             hit, missed = (
                 float(_mismatch_count_quantile(p[some], n[None], z)[0]) if n else 0.0
                 for some, n in zip((flagged, ~flagged), last, strict=True)
             )
             drawn.append((hit / max(last[0], 1), hit / max(hit + missed, 1e-12)))
-        hit, total = float(expected[flagged].sum()), float(expected.sum())
+        p = np.where(labelled, wrong, self.mismatched(q))
+        hit, total = float(p[flagged].sum()), float(p.sum())
         precision, recall = zip(*drawn, strict=True)
         return with_interval(hit / max(last[0], 1), precision), with_interval(hit / max(total, 1e-12), recall)
 
-    def _drawn(self, matched: np.ndarray) -> Iterator[tuple[np.ndarray, float]]:
-        """P(mismatched) of pairs by this curve, then by each draw of the bootstrap with a normal deviate of its own.
-
-        ``matched`` (k,): their P(matched). Where labels say it, by 0 or 1, no curve is asked.
-        """
+    def _drawn(self, quantile: np.ndarray) -> Iterator[tuple[np.ndarray, float]]:
+        """P(mismatched) (k,) of quantiles by each draw of the bootstrap, with a normal deviate of its own."""
         from scipy.special import ndtri
 
-        wrong = 1 - matched.astype(np.float64)
-        quantile, labelled = self.quantile(wrong), np.isin(matched, (0, 1)) & (len(self.theta) == 5)
         order, features = np.random.default_rng(0).permutation(len(self.draws)), _features(quantile, self.scores)
-        deviates = [0.0, *ndtri((order + 0.5) / max(len(order), 1)).tolist()]
-        for theta, z in zip([self.theta, *self.draws], deviates, strict=True):
-            yield np.where(labelled, wrong, self._mismatched(quantile, features, theta)), z
+        for theta, z in zip(self.draws, ndtri((order + 0.5) / max(len(order), 1)).tolist(), strict=True):
+            yield self._mismatched(quantile, features, theta), z
 
     def purest(self, matched: np.ndarray, most: float) -> int:
         """The largest number of best pairs of which few are mismatched.

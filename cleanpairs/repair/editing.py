@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cleanpairs.core.errors import DataError
-from cleanpairs.core.regular import check_regular, reading
+from cleanpairs.core.regular import open_regular, reading
 from cleanpairs.ops.columns import one_array, taken, with_columns
 from cleanpairs.repair.actions import CAPTIONED, DISPLACED, KINDS, REASONS, acted
 
@@ -56,9 +56,8 @@ def _delimited(path: str | Path) -> Any:
     """Where fields end: at what follows the first name. Some spreadsheets write ``;`` there, and 0,5 for 0.5."""
     from pyarrow import csv
 
-    check_regular(path)
-    with open(path, encoding="utf-8-sig", errors="replace") as file:
-        found = re.match(r'"?\w+"?([;,])', file.readline())
+    with open_regular(path) as file:
+        found = re.match(r'"?\w+"?([;,])', file.readline().decode("utf-8-sig", "replace"))
     return csv.ParseOptions(delimiter=found[1] if found else ",", newlines_in_values=True)
 
 

@@ -138,7 +138,7 @@ def test_more_labels_narrow_the_interval() -> None:
     found = answered(observed, wrong, 40, 1)
     matched = np.r_[np.ones(20), np.zeros(40), 1 - found.mismatched(np.linspace(0.1, 0.9, 40))]  # 60 have labels
     precision, recall = found.below(matched, matched == 0)
-    assert precision.low > 0.99 and recall.high < 0.99 and found.shares(matched, [20])[0].high < 0.04
+    assert precision.low > 0.99 and recall.high < 0.99
 
 
 def test_the_verdict_claims_no_more_than_is_known() -> None:
