@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import reduce
 from hashlib import sha256
 from itertools import chain, pairwise
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError, MissingInputError
@@ -128,12 +130,14 @@ def _join_columns(source: Source, names: list[str]) -> tuple[Path, str]:
         with reading(what, "joined as texts", pa.ArrowException):
             if pa.types.is_nested(cells.type):
                 raise pa.ArrowNotImplementedError("a value of it is several; leave it out of --column text=")
-            return cells.cast(pa.string())
+            text = cells.cast(pa.string())
+        return pc.if_else(pc.equal(text, ""), None, text)
 
     def joined() -> Iterator[pa.Table]:
         for table, of_rows, of_captions in iter_noted(source):
-            texts = [text_of(one_array(table[name]), name).to_pylist() for name in names]
-            text = pa.array([". ".join(filter(None, each)) or None for each in zip(*texts, strict=True)], pa.string())
+            texts = (text_of(one_array(table[name]), name) for name in names)
+            # Not by null_handling="skip": pyarrow 26 leaves out rows whose cells are all null.
+            text = reduce(lambda a, b: pc.coalesce(pc.binary_join_element_wise(a, b, ". "), a, b), texts)
             faults = {i: why for (i, _), why in of_captions.items()}
             # Without a caption in the first column, another may have one.
             faults |= {i: why for i, why in of_rows.items() if not why.startswith("there is no caption")}

@@ -90,7 +90,6 @@ class Trained:
     tokenizer_: Captions
     _heads: list[Any]  # what was learned in addition to each network
     _encoders: Encoders  # the pretrained networks before it
-    _meta = ""  # fingerprint of the meta set, where the method has one
     _independence: Any  # what the test of it found. None where images and captions are known to depend on each other
 
 
@@ -209,7 +208,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
             if not strategy.dependence_is_known:
                 given = fit.images.array, d.tokens, d.image_index, d.image_group, d.text_group
                 self._independence = self._test_independence(*given)
-            checkpoint = None if run_dir is None else self._checkpoint(pairs, val, Path(run_dir))
+            checkpoint = None if run_dir is None else self._checkpoint(pairs, val, strategy, Path(run_dir))
             trainer = Trainer(self._settings(), checkpoint=checkpoint, on_epoch=on_epoch, on_step=on_step)
             self._train(replace(fit, strategy=strategy), strategy, trainer, val, resume)
             return self
@@ -235,13 +234,13 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
                 "train one model, so give all the same; to train one model each, start them without torchrun"
             )
 
-    def _checkpoint(self, pairs: Pairs, val: Pairs | None, run_dir: Path) -> Checkpoint:
+    def _checkpoint(self, pairs: Pairs, val: Pairs | None, strategy: TrainingStrategy, run_dir: Path) -> Checkpoint:
         elsewhere = ("meta", "random_state")  # what they stand for is in the key
         settings = sorted((k, v) for k, v in self.get_params().items() if not callable(v) and k not in elsewhere)
         code = cleanpairs.__version__, self.method_name
         key = f"{code}:{pairs.source.fingerprint}:{settings!r}:{self._encoders.to_dict()!r}:{self.random_state_}"
         key += "" if val is None else f":{val.source.fingerprint}"  # by which the best epoch was chosen
-        key += f":meta:{self._meta}"
+        key += f":meta:{strategy.meta_fingerprint}"
         return Checkpoint(run_dir / "checkpoints", hashlib.sha256(key.encode()).hexdigest())
 
     def _finish(self, networks: Any, fit: Fit) -> None:

@@ -210,7 +210,6 @@ class MSCN(SplittingCleaner):
 
     def _procedure(self, data: TrainingData) -> _Correcting:
         pairs = load_pairs(self.meta)
-        self._meta = pairs.source.fingerprint
         matrix = self._images(pairs)
         quarantined = self._quarantine(pairs, matrix)
         usable = np.array([i for i in range(len(pairs)) if i not in quarantined], dtype=np.int64)
@@ -221,4 +220,6 @@ class MSCN(SplittingCleaner):
                 f"the meta set's images are {matrix.array.shape[1:]}, those of the data {data.images.shape[1:]}: "
                 "both must be read and encoded alike"
             )
-        return _Correcting(len(data), self, self._data(pairs, matrix, usable))
+        strategy = _Correcting(len(data), self, self._data(pairs, matrix, usable))
+        strategy.meta_fingerprint = pairs.source.fingerprint
+        return strategy

@@ -35,6 +35,7 @@ class TrainingStrategy:
     head_lr: float | None = None  # learning rate of the head. The model's when None
     note: str | None = None  # what a person should know of the last epoch, for the log
     dependence_is_known: bool = False  # whether images and captions are known to belong together, before the training
+    meta_fingerprint: str = ""  # of the meta set, where the method has one
     needs_whole_graph: bool = False  # it takes gradients of gradients: a batch cannot be computed in pieces
 
     def head(self, model: Any) -> nn.Module | None:
