@@ -220,11 +220,11 @@ def test_answers_of_a_csv_count_now_and_in_a_new_fit(command: Command, output_of
     model = opened.estimator(fitted=True).calibrate("answers.csv")
     np.testing.assert_array_equal(model.correspondence_, answered.correspondence)
     assert model.calibrate("answers.csv").threshold_ == answered.threshold == model.threshold_
-    cut, other = model.threshold_for(max_wrong=0.5), model.correspondence_**0.5
+    cut, other, limit = model.threshold_for(max_wrong=0.5), model.correspondence_**0.5, model.threshold_for
     assert cut.kept == N - 12 and "% are mismatched  (95 %" in str(cut)  # what is known to be wrong is never kept
-    assert_raises(RefusedError, f"of all {answered.noise_rate.value:.3f} ", model.threshold_for, max_wrong=0.001)
-    assert_raises(RefusedError, "no probabilities of", model.threshold_for, max_wrong=0.5, correspondence=other)
-    assert model.threshold_for(keep=0.5, correspondence=other).kept >= N // 2
+    assert_raises(RefusedError, f"of all {answered.noise_rate.value:.3f} ", limit, max_wrong=0.001)
+    assert_raises(RefusedError, "no probabilities of their data", limit, max_wrong=0.5, correspondence=other)
+    assert limit(keep=0.5, correspondence=other).kept >= N // 2
     fit = "--method infonce --epochs 1 --batch-size 16 --out other --json".split()
     assert json.loads(output_of("fit", opened.info["input"]["data"], *fit))["answers"] == 46
     Path("answers.csv").write_text("pair_id,matched\n96,1")
