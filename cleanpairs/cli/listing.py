@@ -150,7 +150,7 @@ def _lines(summary: dict[str, Any], decode: str, width: int) -> Iterator[str]:
         if row["reason"] is not None:
             yield f"    quarantined: {safe(row['reason'])}"
     if summary["reasons"]:
-        yield f"\nquarantined  {summary['quarantined']:,} of {plural(summary['pairs'], 'pair')}, for example"
+        yield f"\nquarantined  {summary['quarantined']:,} of {plural(summary['pairs'], 'pair')}"
         yield from _reasons(summary["reasons"])
     if summary["filters"] is not None:
         yield "\nfilters      what `fit --drop NAME,...` quarantines (several may find a pair; * is always on)"
@@ -187,7 +187,7 @@ def _files(summary: dict[str, Any], width: int) -> Iterator[str]:
 
 def _reasons(reasons: list[dict[str, Any]], most: int = 10) -> Iterator[str]:
     for reason in reasons[:most]:
-        first = f"(pair {reason['pair_id']}, key {safe(reason['key'])[:30]})"
+        first = f"(first pair {reason['pair_id']}, key {safe(reason['key'])[:30]})"
         yield f"  {reason['pairs']:>7,} x  {safe(reason['reason'])}  {first}"
     if len(reasons) > most:
         yield f"  ... and {len(reasons) - most:,} more kinds"

@@ -140,7 +140,8 @@ def _decoded(pairs: Pairs, decode: str, sample: int = 1000) -> Facts | None:
 
 
 def grouped(keys: Sequence[str] | Mapping[int, str], reasons: Sequence[tuple[int, str]]) -> list[Facts]:
-    """Count reasons of pairs, the commonest first. Reasons that differ only in names and numbers are one.
+    """Count reasons of pairs, the commonest first. Those that differ only in names and numbers are one,
+    which begins with "for example".
 
     ``keys``: of the pairs. ``reasons``: (pair, reason).
     """
@@ -148,6 +149,7 @@ def grouped(keys: Sequence[str] | Mapping[int, str], reasons: Sequence[tuple[int
     for each in reasons:
         kinds.setdefault(re.sub(r"'[^']*'|\"[^\"]*\"|\d[\d,]*", "*", each[1]), []).append(each)
     return [
-        {"pairs": len(same), "pair_id": same[0][0], "key": keys[same[0][0]], "reason": same[0][1]}
+        {"pairs": len(same), "pair_id": same[0][0], "key": keys[same[0][0]], "reason": example + same[0][1]}
         for same in sorted(kinds.values(), key=lambda same: -len(same))
+        for example in ["for example " * (len({why for _, why in same}) > 1)]
     ]
