@@ -49,6 +49,11 @@ class Source:
         return self.paths + (() if self.original is None else self.original.inputs)
 
     @property
+    def joined(self) -> str | None:
+        """The added column of captions, where several columns were joined."""
+        return self.columns["text"] if self.original is not None and self.original.columns else None
+
+    @property
     def files(self) -> tuple[str, ...]:
         """The user's own files, without the tables in the cache directory. Where there are no others, those tables."""
         tables = cache_dir().absolute() / TABLES

@@ -94,6 +94,8 @@ class Ledger:
         schema = schema.append(pa.field("original_columns", pa.list_(pa.string())))
         schema = schema.append(pa.field("original_row", pa.struct(self._stored)))
         source, read = self.layout.source, self.layout.schema
+        if source.original is not None and source.joined is not None:  # the input has no such column
+            source, read = source.original, read.remove(read.get_field_index(source.joined))
         stored = {field.name: field.type for field in reader_of(source).stored_schema(source)}
         stored = {name: kind for name, kind in stored.items() if "run_end_encoded" not in str(kind)}  # Parquet has none
         kinds = [kind if plain_type(kind := stored.get(f.name, f.type)) == f.type else f.type for f in read]

@@ -39,7 +39,7 @@ from cleanpairs.export.ledger import Ledger
 from cleanpairs.export.manifest import BATCH_ROWS, CARD, STORED, manifest_of, write_manifest
 from cleanpairs.export.pushing import CardFacts, dataset_card
 from cleanpairs.ops.columns import filtered
-from cleanpairs.repair.actions import DUPLICATE, REASONS, ActionCounts, count_actions, why_none_is_repaired
+from cleanpairs.repair.actions import DUPLICATE, NEW_CAPTION, REASONS, ActionCounts, count_actions, why_none_is_repaired
 from cleanpairs.repair.plan import RepairPlan, counted
 
 
@@ -104,6 +104,7 @@ class ExportSummary(ActionCounts):
     - ``renamed``: columns of the input that gave way to an added one -> their new names
     - ``reasons``: why pairs were dropped -> how many
     - ``image_root``: see :meth:`cleanpairs.export.layout.Layout.paths_from`
+    - ``joined``: see :class:`cleanpairs.data.Source`
     """
 
     rows: int
@@ -112,6 +113,7 @@ class ExportSummary(ActionCounts):
     reasons: Mapping[str, int]
     format: str = "parquet"
     image_root: Path | None = None
+    joined: str | None = None
 
     def __str__(self) -> str:
         written = f"{self.recaptioned:,} with a caption written for it, " if self.recaptioned else ""
@@ -124,6 +126,7 @@ class ExportSummary(ActionCounts):
             f"{plural(self.rows, 'row')} out: {self.files['out']}",
             *(f"{name}: {path}" for name, path in self.files.items() if name != "out"),
             *(f"column {a!r} of the input is now {b!r}" for a, b in self.renamed.items() if self.format != "uids"),
+            *(f"only {j!r} has the new captions, not the columns joined into it" for j in [self.joined] if j),
             *(f"images are paths: read them with --image-root {shlex.quote(str(r))}" for r in [self.image_root] if r),
         ]
         return "\n".join(lines)
@@ -345,6 +348,7 @@ class Export:
         return ExportSummary(
             **counts, rows=rows["out"], files=self.targets, renamed=layout.renamed, reasons=reasons, format=self.name,
             image_root=layout.paths_from(self.name, self.out.parent, named),
+            joined=source.joined if actions.keys() & NEW_CAPTION else None,
         )  # fmt: skip
 
     def _write(

@@ -158,9 +158,11 @@ def test_several_files_come_back_as_one(tmp_path: Path) -> None:
 def test_the_rows_that_were_read_an_export_and_a_table_in_memory_come_back(exported: Path, tmp_path: Path) -> None:
     comes_back(tmp_path, tmp_path / "in.parquet", 1, False, limit=9)
     comes_back(tmp_path, exported, 2, False)
-    pairs = load_pairs(table := pa.table(columns(N)))
-    export_pairs(pairs, random_plan(pairs, 1), tmp_path / "memory.parquet")
-    assert restored(tmp_path / "memory.parquet").equals(table)
+    for of in ("caption", "caption,site"):
+        pairs = load_pairs(table := pa.table(columns(N)), text_column=of)
+        summary = export_pairs(pairs, random_plan(pairs, 1), tmp_path / f"{of}.parquet")
+        assert restored(summary.files["out"]).equals(table)
+        assert ("only 'joined_caption' has the new captions" in str(summary)) == ("," in of)
 
 
 def test_only_what_is_needed_is_kept(tmp_path: Path) -> None:
