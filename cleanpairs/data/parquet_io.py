@@ -92,7 +92,7 @@ def shared_schema(paths: Sequence[str], schema_of: Callable[[str], pa.Schema]) -
     for path in paths:
         schema = schema_of(path)
         if twice := sorted(n for n, k in Counter(schema.names).items() if k > 1):
-            raise DataError(f"{path} has the column {twice[0]!r} more than once")
+            raise DataError(f"{path} has the column {twice[0]!r} more than once: rename one of them, or drop it")
         if missing := sorted(whole.keys() ^ set(schema.names)):
             a, b = (paths[0], path) if missing[0] in whole else (path, paths[0])
             raise DataError(

@@ -222,7 +222,7 @@ def test_which_columns_are_taken(tmp_path: Path) -> None:
     assert pairs.images.kind == "bytes"
     arrays = [pa.array(["a"]), pa.array(["b"]), pa.array(image)]
     write(path, pa.Table.from_arrays(arrays, ["caption", "caption", "image"]))
-    assert_not_loaded(r"in\.parquet has the column 'caption' more than once", path)
+    assert_not_loaded(r"in\.parquet has the column 'caption' more than once: rename one of them", path)
     assert_not_loaded("caption", pd.DataFrame([["a", "b", image[0]]], columns=["caption", "caption", "image"]))
 
 

@@ -118,7 +118,7 @@ def test_the_right_rows_come_out(name: str, content: bytes, captions: list[str],
     ("a.csv", b"image,caption\nnowhere.png,a\n", "none of the first 1 images .*'nowhere.png'.*--image-root"),
     ("a.csv", b"image,caption,true_mismatch\n0.png,a,maybe\n", "true_mismatch cannot be read as true or.*: .*may"),
     ("a.jsonl", b"{\n", "line 1 is no JSON"), ("a.jsonl", b"[1]\n", "line 1 is no JSON object"),
-    ("a.jsonl", b"\x80{}\n", "line 1 is not UTF-8"), ("a.csv", b"image,image\n", "'image' more than once"),
+    ("a.jsonl", b"\x80{}\n", "line 1 is not UTF-8"), ("a.csv", b"image,image\n", "'image' more than once .*: rename"),
     ("a.jsonl", b'{"image": "0.png", "caption": "' + b"x" * 2**25 + b'"}\n', "line 1: it is longer than"),
 ])  # fmt: skip
 def test_a_refusal_says_where_and_what(name: str, content: bytes, words: str, folder: Path) -> None:

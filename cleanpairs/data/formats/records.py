@@ -165,7 +165,7 @@ def _header(path: str, encoding: str | None) -> _Head:
         )
     names = [name or ("unnamed" if i == 0 else f"unnamed_{i + 1}") for i, name in enumerate(names)]
     if twice := [name for name, k in Counter(names).items() if k > 1]:
-        raise DataError(f"{path} has the column {twice[0]!r} more than once in its header")
+        raise DataError(f"{path} has the column {twice[0]!r} more than once in its header: rename one of them")
     return _Head(names, delimiter, line.count(delimiter) == line.count(f"{delimiter} ") > 0)
 
 

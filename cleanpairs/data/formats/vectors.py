@@ -81,16 +81,16 @@ class ClipRetrievalReader(ParquetReader):
         *sides, notes = self.parts(source)
         schema = common_schema(notes)
         for name, parts in zip(VECTORS, sides, strict=True):
-            arrays = ((path, self._array(path)) for path in parts)
-            kinds = {(*array.shape[1:], array.dtype.newbyteorder("=")): path for path, array in arrays}
-            if len(kinds) > 1:
-                listed = ", ".join(f"{Path(path).name} has {kind[:-1]} {kind[-1]}" for kind, path in kinds.items())
-                raise DataError(f"the parts of {Path(parts[0]).parent} differ in shape or kind: {listed}")
-            if kinds and name in schema.names:
+            arrays = [self._array(path) for path in parts]
+            shapes = {array.shape[1:]: path for path, array in zip(parts, arrays, strict=True)}
+            if len(shapes) > 1:
+                listed = ", ".join(f"{Path(path).name} has {shape}" for shape, path in shapes.items())
+                raise DataError(f"the parts of {Path(parts[0]).parent} differ in shape: {listed}")
+            if shapes and name in schema.names:
                 raise DataError(f"{notes[0]} has a column {name!r}, which vectors of the folder are called: rename it")
-            for *sizes, dtype in kinds:
-                kind = pa.from_numpy_dtype(dtype)
-                for size in reversed(sizes):
+            for shape in shapes:
+                kind = pa.from_numpy_dtype(_wider(arrays))
+                for size in reversed(shape):
                     kind = pa.list_(kind, int(size))
                 schema = schema.append(pa.field(name, kind))
         return schema
@@ -222,12 +222,17 @@ def _parts(data: str | Path, ending: str) -> list[str]:
 
 
 def _rows(arrays: Sequence[np.ndarray], first: int, last: int) -> np.ndarray:
-    """Rows first to last of the arrays one after the other, in this machine's byte order."""
+    """Rows first to last of the arrays one after the other, in one type."""
     within = rows_by_file([len(array) for array in arrays], np.arange(first, last))
     parts = [arrays[number][rows[0] : rows[-1] + 1] for number, _, rows in within]
     block = np.concatenate(parts) if parts else arrays[0][:0]  # a copy
     release(*arrays)  # a mapped page that was read counts as memory
-    return np.ascontiguousarray(block, block.dtype.newbyteorder("="))
+    return np.ascontiguousarray(block, _wider(arrays))
+
+
+def _wider(arrays: Sequence[np.ndarray]) -> np.dtype:
+    """The type that holds the values of all arrays, in this machine's byte order."""
+    return np.result_type(*[array.dtype for array in arrays]).newbyteorder("=")
 
 
 def _rows_of(captions: str | None, n: int) -> list[str]:
