@@ -58,6 +58,7 @@ class _Neighbours(Splitting):
         if isinstance(self.within, TripletLoss):
             self.within = TripletLoss(margin=0.3, negatives="hard")
         size, device = min(method.memory, max(4, n)), method._resolved_device()
+        self.neighbours = min(method.neighbours, size)
         self.memories = [FeatureMemory(size, device) for _ in range(self.networks)]
 
     def head(self, model: Any) -> nn.Module:
@@ -74,7 +75,7 @@ class _Neighbours(Splitting):
             return self.agreeing(view, first, again, self.warm_objective, self.warm_objective).mean()
         loss = self.reduced(self.agreeing(view, first, again, self.pair_objective, self.within))
         self.remember(network, first)
-        if len(noisy.rows) and len(self.memories[network]) >= self.method.neighbours and self.method.noisy_weight:
+        if len(noisy.rows) and len(self.memories[network]) >= self.neighbours and self.method.noisy_weight:
             loss = loss + self.method.noisy_weight * self.rectified(view, network, noisy)
         return loss
 
@@ -105,7 +106,7 @@ class _Neighbours(Splitting):
             (f, remembered.images, remembered.texts, of_images),
             (g, remembered.texts, remembered.images, of_texts),
         ):
-            near = (z.detach() @ same.T).topk(self.method.neighbours, dim=1).indices  # (n, k)
+            near = (z.detach() @ same.T).topk(self.neighbours, dim=1).indices  # (n, k)
             target = refiner(partners[near])
             loss = loss + self.nce(z @ target.T, torch.ones_like(z[:, 0]), noisy.excluded).mean()
         return loss
@@ -121,7 +122,7 @@ class IN2R(SplittingCleaner):
         Vectors of clean pairs that each network remembers.
 
     neighbours : int
-        Nearest clean pairs whose partners make the target.
+        Nearest clean pairs whose partners make the target. All that the memory can hold, if these are fewer.
 
     noisy_weight : float
         Weight of the noisy pairs' loss.

@@ -472,8 +472,9 @@ def after_the_split(n: int = 30, **settings: Any) -> tuple[Any, Any]:
     return procedure, view
 
 
-def test_the_noisy_loss_of_in2r_against_numpy() -> None:
-    procedure, view = after_the_split(neighbours=3, tau=0.2, noisy_weight=0.7, within_weight=0.0)
+@pytest.mark.parametrize("k", [3, 99])  # 99 are more than the memory holds
+def test_the_noisy_loss_of_in2r_against_numpy(k: int) -> None:
+    procedure, view = after_the_split(neighbours=k, memory=10, tau=0.2, noisy_weight=0.7, within_weight=0.0)
     encoded, network = view.encoded(0), view.networks[0]
     images, texts = (np.array(x.vectors) for x in (encoded.images, encoded.texts))
     remembered = np.arange(10, 20)
@@ -485,7 +486,7 @@ def test_the_noisy_loss_of_in2r_against_numpy() -> None:
     assert procedure.memories[0].entries().rows.tolist() == remembered.tolist()
     expected = nce(images[clean] @ texts[clean].T, 0.2).mean()
     for z, partners, refiner in ((images, texts, network.head[0]), (texts, images, network.head[1])):
-        near = [sorted(remembered, key=lambda j: -z[i] @ z[j])[:3] for i in noisy]
+        near = [sorted(remembered, key=lambda j: -z[i] @ z[j])[:k] for i in noisy]
         targets = [refiner(torch.from_numpy(partners[rows])[None])[0].detach().numpy() for rows in near]
         expected += 0.7 * nce(z[noisy] @ np.array(targets).T, 0.2).mean()
     assert got == pytest.approx(expected, rel=1e-4)
