@@ -61,10 +61,11 @@ def _change(change: "Change", width: int) -> Iterator[tuple[str, str | None]]:
     yield cut(f"@ {safe(change.key)}", f"  (pair {change.pair_id}{was})", width), "cyan"
     before = safe(change.before) if change.before else "(no caption)"
     score = "" if change.repair_score is None else f", score {change.repair_score:.2f}"
-    source = "written for it" if change.source_key is None else f"from {cut(safe(change.source_key), '', width // 3)}"
+    donor = "" if change.source_pair_id is None else f", pair {change.source_pair_id}"
+    source = f"from {cut(safe(change.source_key or ''), '', width // 3)}{donor}" if donor else "written for it"
     if change.action == "rematch_image":
         yield cut(f"- image of {safe(change.key)}", "", width), "red"
-        yield cut(f"+ image of {safe(change.source_key or '')}", f"  ({score[2:]})" if score else "", width), "green"
+        yield cut(f"+ image of {safe(change.source_key or '')}", f"  ({(donor + score)[2:]})", width), "green"
         yield cut(f"  {before}", "", width), None
     elif change.after is not None:
         yield cut(f"- {before}", "", width), "red"

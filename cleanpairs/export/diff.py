@@ -21,7 +21,7 @@ class Change:
     """The change of one pair.
 
     - ``before``, ``after``: its caption. None where there was none, or it is not in the cleaned file
-    - ``source_key``: the key of the pair that gave it a caption or an image
+    - ``source_pair_id``, ``source_key``: the pair that gave it a caption or an image, and its key
     - ``correspondence``, ``repair_score``: in [0, 1], before the repair and after it
     - ``reason``: why it was not kept as it was
     """
@@ -31,6 +31,7 @@ class Change:
     action: str
     before: str | None
     after: str | None
+    source_pair_id: int | None
     source_key: str | None
     correspondence: float | None
     repair_score: float | None
@@ -69,7 +70,7 @@ def diff_export(out: str | Path, *, ledger: str | Path | None = None, limit: int
     export.check(*export.parts, contents=False)  # SHA-256 takes a while, and no row of them is read
     export.check(export.ledger)
     counts, changes = Counter(dict.fromkeys(ACTIONS, 0)), list[Change]()
-    columns = [n for n in LEDGER_SCHEMA.names if n not in ("row", "position", "source_pair_id", "out_row")]
+    columns = [n for n in LEDGER_SCHEMA.names if n not in ("row", "position", "out_row")]
     for _, batch in iter_batches([str(export.ledger.path)], columns, 8192):
         counts.update(counted(batch.column("action")))
         selected = filtered(batch, pc.not_equal(batch.column("action"), "keep"))

@@ -83,7 +83,7 @@ def diff(command: Command) -> Command:
 
 def test_nothing_that_a_terminal_obeys(diff: Command) -> None:
     text = diff("out.parquet").out
-    assert all(c == "\n" or c.isprintable() for c in text)
+    assert all(c == "\n" or c.isprintable() for c in text) and ", pair 7, score" in text and "(pair 0, score" in text
     plain = CliRunner(charset="ascii").invoke(cli, ["diff", "out.parquet"])
     assert plain.exit_code == 0 and "\\u65e5" in plain.stdout
 
@@ -94,8 +94,8 @@ def test_json_has_all_of_it_and_python_the_same(diff: Command) -> None:
     assert [c["pair_id"] for c in found["changes"]] == list(range(7))
     assert found["changes"][1]["before"] == CAPTIONS[1] and found["changes"][1]["after"] == CAPTIONS[3]
     assert found["changes"][6] == {
-        "pair_id": 6, "key": "k6", "action": "drop", "before": "a boat", "after": None, "source_key": None,
-        "correspondence": 0.25, "repair_score": None, "reason": "no partner scores 0.5",
+        "pair_id": 6, "key": "k6", "action": "drop", "before": "a boat", "after": None, "source_pair_id": None,
+        "source_key": None, "correspondence": 0.25, "repair_score": None, "reason": "no partner scores 0.5",
     }  # fmt: skip
     assert len(json.loads(diff("out.parquet", "--json", "--limit", "1").out)["changes"]) == 1
     in_python = diff_export("out.parquet")
