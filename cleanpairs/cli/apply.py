@@ -178,7 +178,7 @@ def score(paths: tuple[str, ...], out: str, **options: Any) -> None:
 
     Parquet with a column of image vectors is scored in partitions, in bounded memory, by --workers processes. If it is
     interrupted, the same command resumes. Finished parts are in OUT.parts until all are there. Filters are not applied.
-    After a fit with --drop all rows are read at once, and filtered.
+    After a fit with --drop all rows are read at once, and filtered. Displaced rows are not looked for.
     """
     from cleanpairs.commands.score import score_stream
 

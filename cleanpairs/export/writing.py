@@ -123,7 +123,7 @@ class ExportSummary(ActionCounts):
             f"{self.quarantined:,} quarantined",
             *filter(None, [why_none_is_repaired(self.reasons, uids=self.format == "uids") * (not self.repaired)]),
             *(f"near duplicates of better pairs: {n:,} dropped" for n in [self.reasons.get(REASONS[DUPLICATE])] if n),
-            f"{plural(self.rows, 'row')} out: {self.files['out']}",
+            f"{plural(self.rows, 'uid' if self.format == 'uids' else 'row')} out: {self.files['out']}",
             *(f"{name}: {path}" for name, path in self.files.items() if name != "out"),
             *(f"column {a!r} of the input is now {b!r}" for a, b in self.renamed.items() if self.format != "uids"),
             *(f"only {j!r} has the new captions, not the columns joined into it" for j in [self.joined] if j),

@@ -161,8 +161,7 @@ def test_the_rows_that_were_read_an_export_and_a_table_in_memory_come_back(expor
     for of in ("caption", "caption,site"):
         pairs = load_pairs(table := pa.table(columns(N)), text_column=of)
         summary = export_pairs(pairs, random_plan(pairs, 1), tmp_path / f"{of}.parquet")
-        assert restored(summary.files["out"]).equals(table)
-        assert ("only 'joined_caption' has the new captions" in str(summary)) == ("," in of)
+        assert restored(summary.files["out"]).equals(table) and ("only 'joined_caption'" in str(summary)) == ("," in of)
 
 
 def test_only_what_is_needed_is_kept(tmp_path: Path) -> None:
@@ -173,8 +172,7 @@ def test_only_what_is_needed_is_kept(tmp_path: Path) -> None:
     names = ["key", "image", "caption", "site"]
     assert [line["original_columns"] for line in lines] == [None, ["caption"], ["image"], names, None, None]
     empty = dict.fromkeys(names)
-    assert lines[0]["original_row"] is None
-    assert lines[1]["original_row"] == empty | {"caption": "text 1"}
+    assert lines[0]["original_row"] is None and lines[1]["original_row"] == empty | {"caption": "text 1"}
     assert lines[2]["original_row"] == empty | {"image": picture(2)}
     assert lines[3]["original_row"] == {"key": "k3", "image": picture(3), "caption": "text 3", "site": 3}
 
