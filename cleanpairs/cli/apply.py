@@ -376,7 +376,9 @@ def export(ctx: click.Context, run: str | None, out: str, **options: Any) -> Non
             summary = export_run(opened, out, settings, **written)
     print_result({name: getattr(summary, name) for name in ("pairs", *COUNTED, "rows")}, summary)
     if not summary.rows:
-        echo("warning: no pair is kept; forty answers to `cleanpairs review --calibrate` help", err=True)
+        told = "`cleanpairs inspect DATA` shows why none can be used"
+        told = told if summary.quarantined == summary.pairs else "forty answers to `cleanpairs review --calibrate` help"
+        echo(f"warning: no pair is kept; {told}", err=True)
 
 
 @click.command(cls=PathsCommand)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import pyarrow as pa
@@ -71,7 +72,7 @@ def find_root(paths: Sequence[Any], file: Path, given: str | None, also: Sequenc
         remedy = links
     else:
         above = [p for p in (Path.cwd(), *file.parent.parents) if _exists(first[0], p)]
-        remedy = f"name their folder with --image-root{f' {above[0]}' if above else ''}"
+        remedy = f"name their folder with --image-root{f' {quote(str(above[0]))}' if above else ''}"
     raise DataError(
         f"none of the first {len(first)} images that {file} names is in {folders[0]} (the first: "
         f"{without_secrets(first[0])[:200]!r}); {remedy}"

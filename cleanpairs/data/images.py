@@ -10,6 +10,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import chain, pairwise
 from pathlib import Path, PureWindowsPath
+from shlex import quote
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -121,9 +122,9 @@ def resolve_path(path: str, root: Path, table_folder: Path | None = None) -> Pat
     if not file.is_relative_to(base):
         remedy = "" if os.path.exists(file) else ", and no end of it is there"
         if not remedy and os.path.isabs(path) and file.suffix.lower() in IMAGES:
-            remedy = f"; --image-root {file.parent} takes it in"
+            remedy = f"; --image-root {quote(str(file.parent))} takes it in"
         if Path(os.path.abspath(base / path)).is_relative_to(base):
-            remedy = f"; it is a link, and --image-root {os.path.commonpath([base, file])} takes in {file}"
+            remedy = f"; it is a link, and --image-root {quote(os.path.commonpath([base, file]))} takes in {file}"
         raise DataError(f"the image path {path[:120]!r} leaves the image root {root}{remedy}")
     return file
 

@@ -126,8 +126,9 @@ def export(command: Command) -> Command:
 
 def test_an_export_of_nothing_warns_and_names_the_next_step(export: Command) -> None:
     plan = RepairPlan.load("plan.parquet")
-    plan_of(load_pairs("in.parquet"), ["drop"] * 5, settings=plan.settings).save("plan.parquet", overwrite=True)
-    assert_refused(export("--out", "out.parquet"), 0, "warning: no pair is kept", "review --calibrate")
+    for action, step in (("drop", "`cleanpairs review --calibrate`"), ("quarantine", "`cleanpairs inspect DATA`")):
+        plan_of(load_pairs("in.parquet"), [action] * 5, settings=plan.settings).save("plan.parquet", overwrite=True)
+        assert_refused(export("--out", f"{action}.parquet"), 0, "warning: no pair is kept", step)
 
 
 def test_every_format(export: Command) -> None:

@@ -216,17 +216,17 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("table", [False, True])
 def test_images_that_are_links(table: bool, tmp_path: Path) -> None:
     """One that leaves the folder is not followed, unless the image root holds both. Paths stay relative to a table."""
-    data, csv = tmp_path / "data", "image,caption\na.jpg,one\nb.jpg,two\nc.jpg,three\n"
-    write(tmp_path, {"real/b.jpg": jpeg(1), "data/a.jpg": JPG})
-    write(data, {"a.csv": csv} if table else {"a.txt": "one", "b.txt": "two"})
+    root, csv = tmp_path / "my images", "image,caption\na.jpg,one\nb.jpg,two\nc.jpg,three\n"
+    write(root, {"real/b.jpg": jpeg(1), "data/a.jpg": JPG})
+    data = write(root / "data", {"a.csv": csv} if table else {"a.txt": "one", "b.txt": "two"})
     for name, to in (("b.jpg", "../real/b.jpg"), ("c.jpg", "gone.jpg"), ("loop", ".")):
         (data / name).symlink_to(to)
     pairs = load_pairs(data)
-    assert list(pairs.reasons) == [1, 2] and f"it is a link, and --image-root {tmp_path} takes in" in pairs.reasons[1]
-    pairs = load_pairs(data, image_root=tmp_path)
+    assert list(pairs.reasons) == [1, 2] and f"it is a link, and --image-root '{root}' takes in" in pairs.reasons[1]
+    pairs = load_pairs(data, image_root=root)
     assert list(pairs.reasons) == [2] and pairs.images.read([0, 1]) == [JPG, jpeg(1)]
     if not table:
-        assert_not_loaded("does not lie in the image root", data, image_root=tmp_path / "real")
+        assert_not_loaded("does not lie in the image root", data, image_root=root / "real")
 
 
 @pytest.mark.parametrize("table", ["pairs.csv", "pairs.parquet", ""])

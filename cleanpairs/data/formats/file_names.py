@@ -37,7 +37,7 @@ def expand_files(data: str, ending: str) -> list[str]:
     else:
         paths = [data] if path.exists() else []
         for name in () if paths else expand_braces(data):
-            matches = sorted(glob.glob(name)) if glob.has_magic(name) else [name]
+            matches = sorted(glob.glob(name, recursive=True)) if glob.has_magic(name) else [name]
             if missing := [m for m in matches if not Path(m).is_file()]:
                 of = "" if missing[0] == data else f" (of {data})"
                 raise MissingInputError(f"no such input: {missing[0]}{of}")
