@@ -27,6 +27,7 @@ from cleanpairs.cli.options import (
     set_values,
 )
 from cleanpairs.cli.terminal import Progress, echo, has_flag, print_result, say
+from cleanpairs.core.errors import DataError
 from cleanpairs.core.parameters import check_number
 from cleanpairs.core.plain import percent, plural
 from cleanpairs.core.progress import CurrentProgress
@@ -155,6 +156,24 @@ def caption_writer(out: str, options: dict[str, Any], chosen: dict[str, Any]) ->
         say(f"{writer.report()}\n")
 
 
+def reading_as_in_the_fit(run: Any, data: str, chosen: dict[str, Any]) -> dict[str, Any]:
+    """Return how DATA is read: as ``chosen``, and by the columns that ``fit`` was told to read, where DATA has them."""
+    from cleanpairs.data import open_source
+
+    columns = {name: column for name, column in run.named_columns().items() if name not in chosen}
+    if not columns:
+        return chosen
+    listed = ", ".join(f"{name.removesuffix('_column')}={column}" for name, column in columns.items())
+    try:
+        open_source(data, **columns | chosen)
+    except DataError as error:
+        open_source(data, **chosen)  # another error is told alone
+        echo(f"warning: the columns of the fit ({listed}) cannot be read here: {error}", err=True)
+        return chosen
+    echo(f"columns as in the fit: {listed}", err=True)
+    return columns | chosen
+
+
 @click.command(cls=PathsCommand)
 @click.argument("paths", nargs=-1, metavar="[RUN] DATA", type=Reads())
 @data_options
@@ -189,7 +208,8 @@ def score(paths: tuple[str, ...], out: str, **options: Any) -> None:
     chosen = set_values(options, score=["max_unknown"])
     if (most := chosen["score"].get("max_unknown")) is not None:
         check_number("score", "max_unknown", most, least=0, most=1)
-    how = {"columns": chosen["data"], "engine": chosen_engine(options), **chosen["score"]}
+    columns = reading_as_in_the_fit(run, data, chosen["data"])
+    how = {"columns": columns, "engine": chosen_engine(options), **chosen["score"]}
     with CurrentProgress.reported_to(Progress()):
         result = score_stream(run.model_folder, data, out, overwrite=options["overwrite"], **how)
     if (unknown := result.unknown_words or 0) > 0.2:
@@ -205,7 +225,9 @@ def score(paths: tuple[str, ...], out: str, **options: Any) -> None:
     )
     if result.quarantined:
         text += f"\nwhy pairs are quarantined: cleanpairs inspect {quote(data)}"
-    if result.noise_rate is not None:
+    if result.noise_rate is None:
+        text += "\nthreshold: that of the fit"
+    else:
         rate = "undetermined" if math.isnan(result.noise_rate.value) else result.noise_rate
         text += f"\nthreshold: by random pairs of this data; share mismatched: {rate}"
     print_result(result, text)
@@ -280,7 +302,8 @@ def rematch(paths: tuple[str, ...], out: str, **options: Any) -> None:
     asking = [name for name in vars(ChatSettings()) if name != "model"]
     chosen = set_values(options, repair=repair_keys(), recaption=asking)
     settings, expected = repair_settings(options, opened, chosen["repair"])
-    how = {"overwrite": options["overwrite"], "engine": chosen_engine(options), **chosen["data"]}
+    columns = chosen["data"] if data is None else reading_as_in_the_fit(opened, data, chosen["data"])
+    how = {"overwrite": options["overwrite"], "engine": chosen_engine(options), **columns}
     with CurrentProgress.reported_to(Progress()), caption_writer(out, options, chosen["recaption"]) as writer:
         planned = rematch_run(opened, out, settings, data, recaption=writer, **how)
     summary = planned.summary

@@ -277,6 +277,12 @@ class Run:
             raise DataError(f"{file} is not as fit writes it: {', '.join(wrong)} has another type")
         return data
 
+    def named_columns(self) -> dict[str, str]:
+        """Return the columns that ``fit`` was told to read, as parameters of :func:`cleanpairs.load_pairs`."""
+        options = (self.info.get("input") or {}).get("options") or {}
+        names = ("image_column", "text_column", "key_column")
+        return {name: options[name] for name in names if isinstance(options.get(name), str)}
+
     def hashes(self) -> dict[str, str]:
         """SHA-256 of the files that a complete run does not change any more, by their names in the run."""
         names = [self.path / name for name in ("recipe.yaml", "metrics.jsonl", "scores.parquet")]

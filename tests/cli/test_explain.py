@@ -159,6 +159,21 @@ def test_captions_of_unknown_words(command: Command, made: Path, run: Path, word
         assert command("score", run, "other.parquet", "--out", "scores.parquet", "--set", "max_unknown=1").code == 0
 
 
+def test_other_data_is_read_by_the_columns_of_the_fit(command: Command, made: Path, run: Path) -> None:
+    info = json.loads((run / "run.json").read_text())
+    info["input"]["options"] = {"text_column": "title", "key_column": "key"}
+    (run / "run.json").write_text(json.dumps(info))
+    table = pq.read_table(made / "data.parquet")
+    pq.write_table(table.append_column("title", table["caption"]).set_column(1, "caption", [["?"] * N]), "new.parquet")
+    for name in ("score", "rematch"):
+        done = command(name, run, "new.parquet", "--out", f"{name}.parquet")
+        assert done.code == 0 and "columns as in the fit: text=title, key=key" in done.err
+    done = command("score", run, made / "data.parquet", "--out", "old.parquet")
+    assert done.code == 0 and "columns of the fit (text=title, key=key) cannot be read here" in done.err
+    assert "threshold: that of the fit" in done.out
+    assert pq.read_table("old.parquet") == pq.read_table("score.parquet")
+
+
 def test_a_threshold_that_does_not_hold_for_other_pairs_is_told(score: Command, run: Path) -> None:
     config = json.loads((run / "model" / "config.json").read_text())
     config["state"]["threshold_"] = 1.0  # of a model that knows its own pairs by heart
