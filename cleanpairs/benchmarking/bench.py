@@ -159,10 +159,7 @@ def run_bench(bench: Bench) -> BenchResult:
 
 
 def _run_cells(
-    bench: Bench,
-    logged: list[dict[str, Any]],
-    cells: Sequence[tuple[_NoiseLevel, int, MethodSettings]],
-    splits: Splits,
+    bench: Bench, logged: list[dict[str, Any]], cells: Sequence[tuple[_NoiseLevel, int, MethodSettings]], splits: Splits
 ) -> CleanpairsError | None:
     """Run what is left, and write the log with a row more after each cell. Returns the first error of a cell."""
     done = {row["cell"]: row for row in logged if row["status"] == "ok"}

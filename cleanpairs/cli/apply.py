@@ -345,9 +345,7 @@ def rematch(paths: tuple[str, ...], out: str, **options: Any) -> None:
     ),
     option("--dropped=FILE", "The pairs that were dropped or quarantined: Parquet, or a .csv.", Writes()),
     option(
-        "--ledger=FILE",
-        "Parquet with the outcome of every pair of the input.  [default: OUT.ledger.parquet]",
-        Writes(),
+        "--ledger=FILE", "Parquet with the outcome of every pair of the input.  [default: OUT.ledger.parquet]", Writes()
     ),
     option(
         "--card=FILE",

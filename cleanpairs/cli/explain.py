@@ -176,11 +176,7 @@ def worst(run: str | None, count: int, out: str | None, overwrite: bool) -> None
 @option("--out=FILE", "The page to write.", Writes(".html"), default="report.html")
 @option("--slice-by=COLUMN,...", "Columns of the input. The page gets a table of outcomes by the values of each.")
 @option("--pairs count", "Cards in each gallery.", click.IntRange(1, 200), default=24)
-@option(
-    "--truth=FILE",
-    "True mismatches: .npy or Parquet.  [default: the input's true_mismatch]",
-    Reads(),
-)
+@option("--truth=FILE", "True mismatches: .npy or Parquet.  [default: the input's true_mismatch]", Reads())
 @option("--overwrite", "Replace --out.")
 def report(run: str | None, out: str, truth: str | None, **options: Any) -> None:
     """Write one HTML page about RUN (or runs/latest), with counts, scores, and thumbnails of pairs to sort and filter.

@@ -33,10 +33,7 @@ from cleanpairs.core.progress import CurrentProgress
     option("--truth=FILE", "True mismatches: .npy (booleans, or a permutation) or Parquet.", Reads()),
     option("--threshold=P", "Threshold for precision and recall.  [default: the run's]", float),
     option(
-        "--folds=N",
-        "Mean of R@K and rSum over N parts of the images. MS-COCO 1K has 5.",
-        click.IntRange(1),
-        default=1,
+        "--folds=N", "Mean of R@K and rSum over N parts of the images. MS-COCO 1K has 5.", click.IntRange(1), default=1
     ),
 )
 def evaluate(paths: tuple[str, ...], truth: str | None, threshold: float | None, folds: int, **options: Any) -> None:

@@ -239,11 +239,7 @@ def similar_pairs(pairs: VectorPairs, rng: np.random.Generator) -> tuple[np.ndar
 
 
 def neighbour_agreement(
-    pairs: VectorPairs,
-    *,
-    planted: np.ndarray | None = None,
-    words: Any = None,
-    seed: int = 0,
+    pairs: VectorPairs, *, planted: np.ndarray | None = None, words: Any = None, seed: int = 0
 ) -> NeighbourAgreement:
     """Agreement of N pairs. See the module's head.
 

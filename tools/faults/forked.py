@@ -179,13 +179,7 @@ def _wait(child: int, limit: float) -> tuple[int, bool, resource.struct_rusage]:
 
 
 def _become(
-    argv: Sequence[str],
-    cwd: Path,
-    out: Path,
-    err: Path,
-    go: int,
-    memory: int | None,
-    become: Callable[[], None] | None,
+    argv: Sequence[str], cwd: Path, out: Path, err: Path, go: int, memory: int | None, become: Callable[[], None] | None
 ) -> None:
     """The child: waits for the tracer, runs the command, and ends without what the parent would do at its exit."""
     code = 1
