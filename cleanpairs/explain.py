@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from scipy.sparse import csr_array
 
-from cleanpairs.core.errors import ConfigError
+from cleanpairs.core import ConfigError
 from cleanpairs.correspondence.words import WordRatios
 from cleanpairs.data.duplicates import group_near_vectors
 from cleanpairs.data.filters import PREFIX, other_scripts

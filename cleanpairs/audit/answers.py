@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from cleanpairs.audit.labels import refuse_quarantined
-from cleanpairs.core.errors import DataError
+from cleanpairs.core import DataError
 from cleanpairs.core.plain import percent, plain
 from cleanpairs.correspondence.calibration import Calibration, Estimate, calibrate_by_labels, positions
 from cleanpairs.data.arrays import as_array

@@ -31,8 +31,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from cleanpairs.audit.sample import AuditSample, stratum_of
-from cleanpairs.core.errors import DataError, RefusedError
-from cleanpairs.core.parameters import check_number
+from cleanpairs.core import DataError, RefusedError, check_number
 from cleanpairs.core.plain import plain
 from cleanpairs.correspondence.calibration import UNDETERMINED, Calibration, Estimate, with_interval
 

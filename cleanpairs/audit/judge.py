@@ -9,9 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from PIL import Image
 
-from cleanpairs.core.errors import DataError, RefusedError
-from cleanpairs.core.plain import percent
-from cleanpairs.core.regular import read_json, reading
+from cleanpairs.core import DataError, RefusedError, percent, read_json, reading
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.repair.recaption import decoded_images
 

@@ -11,8 +11,7 @@ import pyarrow as pa
 from numpy.typing import ArrayLike
 
 from cleanpairs.audit.sample import AuditSample
-from cleanpairs.core.errors import DataError
-from cleanpairs.core.plain import first_few, plural
+from cleanpairs.core import DataError, first_few, plural
 from cleanpairs.data import Pairs, load_pairs, staged_directory, staged_file, visible
 from cleanpairs.data.decoding import thumbnails
 from cleanpairs.data.label_rows import COLUMNS, label_rows, relabelled

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from cleanpairs.core.errors import DataError
+from cleanpairs.core import DataError
 from cleanpairs.core.parameters import check_number, check_seed, check_whole
 
 LEAST_LABELS = 4  # of every stratum, where n allows it

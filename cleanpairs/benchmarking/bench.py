@@ -18,8 +18,7 @@ import pyarrow as pa
 from cleanpairs import __version__
 from cleanpairs.benchmarking.settings import MethodSettings, Splits, choose_methods, load_splits, method_settings
 from cleanpairs.benchmarking.table import plot, summarise, to_markdown
-from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError, OutputExistsError
-from cleanpairs.core.parameters import check_number, check_whole
+from cleanpairs.core import CleanpairsError, ConfigError, DataError, OutputExistsError, check_number, check_whole
 from cleanpairs.core.plain import plain, without_secrets
 from cleanpairs.core.progress import CurrentProgress
 from cleanpairs.core.regular import read_lines, writing

@@ -7,9 +7,8 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.core import METHODS, ConfigError, DataError, nearest
 from cleanpairs.core.recipe import Recipe, find_recipes
-from cleanpairs.core.registry import METHODS, nearest
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.readers import options_for_others
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from cleanpairs.core.registry import METHODS
+from cleanpairs.core import METHODS
 
 # Of the figures of a cell those that the table shows: heading, decimals.
 SHOWN = {

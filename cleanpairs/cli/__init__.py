@@ -23,10 +23,10 @@ import click
 
 from cleanpairs import __version__
 from cleanpairs.cli.terminal import echo, flag, guard_std_streams, periodic_progress, safe
+from cleanpairs.core import nearest
 from cleanpairs.core.errors import CleanpairsError, DataError, OutputError, ResourceError
 from cleanpairs.core.interrupt import Terminated
 from cleanpairs.core.limits import cap_memory, check_threads, no_thread
-from cleanpairs.core.registry import nearest
 
 __all__ = ["COMMANDS", "SECTIONS", "cli", "main"]
 

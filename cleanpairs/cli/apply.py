@@ -27,10 +27,7 @@ from cleanpairs.cli.options import (
     set_values,
 )
 from cleanpairs.cli.terminal import Progress, echo, has_flag, print_result, say
-from cleanpairs.core.errors import DataError
-from cleanpairs.core.parameters import check_number
-from cleanpairs.core.plain import percent, plural
-from cleanpairs.core.progress import CurrentProgress
+from cleanpairs.core import CurrentProgress, DataError, check_number, percent, plural
 from cleanpairs.core.recipe import override_values
 
 engine_options = (

@@ -9,8 +9,7 @@ import click
 
 from cleanpairs.cli.options import PathsCommand, Reads, Writes, ledger_option, option
 from cleanpairs.cli.terminal import cut, echo, flag, has_flag, print_result, safe, say
-from cleanpairs.core.errors import CleanpairsError, DataError
-from cleanpairs.core.plain import plural
+from cleanpairs.core import CleanpairsError, DataError, plural
 
 if TYPE_CHECKING:  # pyarrow takes a moment, and --help needs none
     from cleanpairs.export import Change, ExportDiff

@@ -13,10 +13,9 @@ import numpy as np
 
 from cleanpairs.cli.options import PathsCommand, Reads, Writes, existing_run, option, run_argument
 from cleanpairs.cli.terminal import echo, print_result, safe
+from cleanpairs.core import first_few, percent, read_json, reading
 from cleanpairs.core.errors import ConfigError, DataError, MissingInputError, RefusedError
-from cleanpairs.core.plain import first_few, percent
 from cleanpairs.core.recipe import read_yaml
-from cleanpairs.core.regular import read_json, reading
 
 if TYPE_CHECKING:
     from cleanpairs.explain import Explainer, Explanation, Neighbours

@@ -21,8 +21,7 @@ from cleanpairs.cli.options import (
     set_option,
 )
 from cleanpairs.cli.terminal import Progress, echo, flag, has_flag, print_result
-from cleanpairs.core.errors import ConfigError
-from cleanpairs.core.progress import CurrentProgress
+from cleanpairs.core import ConfigError, CurrentProgress
 from cleanpairs.core.recipe import Recipe
 
 

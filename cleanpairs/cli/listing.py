@@ -21,10 +21,8 @@ from cleanpairs.cli.options import (
     option,
 )
 from cleanpairs.cli.terminal import Progress, cut, echo, flag, print_result, safe, say
-from cleanpairs.core.plain import plural
-from cleanpairs.core.progress import CurrentProgress
+from cleanpairs.core import METHODS, READERS, CurrentProgress, plural
 from cleanpairs.core.recipe import path_of, section_of
-from cleanpairs.core.registry import METHODS, READERS
 from cleanpairs.core.regular import read_text
 
 

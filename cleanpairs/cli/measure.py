@@ -21,8 +21,8 @@ from cleanpairs.cli.options import (
     set_option,
 )
 from cleanpairs.cli.terminal import Progress, echo, flag, print_result, say
+from cleanpairs.core import CurrentProgress
 from cleanpairs.core.plain import percent, plain, plural
-from cleanpairs.core.progress import CurrentProgress
 
 
 @click.command(cls=PathsCommand)

@@ -17,11 +17,9 @@ import click
 from click.shell_completion import CompletionItem
 
 from cleanpairs.cli.terminal import echo, flag, has_flag
-from cleanpairs.core.errors import CleanpairsError
+from cleanpairs.core import BACKBONES, METHODS, CleanpairsError, nearest, read_json
 from cleanpairs.core.parameters import LARGEST_COUNT, LARGEST_SEED
 from cleanpairs.core.recipe import DataOptions, find_recipes, override_values, recipe_header
-from cleanpairs.core.registry import BACKBONES, METHODS, nearest
-from cleanpairs.core.regular import read_json
 
 if TYPE_CHECKING:  # numpy and pyarrow take their time
     from cleanpairs.data.guard import Input

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import click
 
-from cleanpairs.core.errors import OutputError
+from cleanpairs.core import OutputError
 from cleanpairs.core.limits import memory_is_capped
 from cleanpairs.core.plain import percent, plain
 

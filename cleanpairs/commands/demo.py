@@ -9,9 +9,7 @@ from typing import Any
 
 from cleanpairs.commands.fit import fit_run
 from cleanpairs.commands.run import PLAN, Run, refuse_precious
-from cleanpairs.core.errors import OutputExistsError
-from cleanpairs.core.plain import percent
-from cleanpairs.core.progress import CurrentProgress
+from cleanpairs.core import CurrentProgress, OutputExistsError, percent
 from cleanpairs.core.recipe import Recipe
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.atomic import write_whole

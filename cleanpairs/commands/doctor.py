@@ -18,8 +18,8 @@ from typing import Any
 from packaging.requirements import Requirement
 
 import cleanpairs
+from cleanpairs.core import plural
 from cleanpairs.core.children import start
-from cleanpairs.core.plain import plural
 from cleanpairs.data.source import cache_dir
 
 _MODULES = {  # what is imported of each

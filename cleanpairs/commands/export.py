@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from cleanpairs.commands.run import PLAN, Run
-from cleanpairs.core.errors import DataError, OutputError
+from cleanpairs.core import DataError, OutputError
 from cleanpairs.correspondence.calibration import rate_in_words
 from cleanpairs.data import load_source, open_recorded
 from cleanpairs.data.atomic import StagedSet, scratch_directory

@@ -16,9 +16,7 @@ import pyarrow as pa
 
 from cleanpairs.commands.fit_stream import Streamed, StreamedFit
 from cleanpairs.commands.run import LATEST, Run, default_run_path, write_scores
-from cleanpairs.core import distributed
-from cleanpairs.core.errors import ConfigError, DataError, OutputError, OutputExistsError
-from cleanpairs.core.limits import one_thread
+from cleanpairs.core import ConfigError, DataError, OutputError, OutputExistsError, distributed, one_thread
 from cleanpairs.core.plain import plain
 from cleanpairs.core.progress import CurrentProgress
 from cleanpairs.core.recipe import DataOptions, Recipe, parse_yaml, read_yaml

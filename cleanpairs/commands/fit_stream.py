@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from cleanpairs.commands.run import Run, write_scores
 from cleanpairs.commands.score import ScoreWork, roles_of, score_stream
-from cleanpairs.core.limits import one_thread
+from cleanpairs.core import one_thread
 from cleanpairs.correspondence.displacement import Displacement, find_displaced_rows
 from cleanpairs.correspondence.similarity import null_pairs, one_space_by_cosine
 from cleanpairs.data import Pairs, Source

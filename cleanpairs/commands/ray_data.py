@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from cleanpairs.commands.run import SCORES_SCHEMA, scores_table
-from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.core import ConfigError, DataError
 from cleanpairs.data.columns import find_columns
 from cleanpairs.data.rows import Rows, convert, row_numbers, vector_shape
 from cleanpairs.estimators.persistence import load_estimator

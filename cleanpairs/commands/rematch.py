@@ -19,9 +19,7 @@ import pyarrow as pa
 
 from cleanpairs.commands.run import Run, Scores
 from cleanpairs.commands.score import roles_of, threshold_of_rows
-from cleanpairs.core.errors import ConfigError, OutputExistsError, RefusedError
-from cleanpairs.core.parameters import check_number
-from cleanpairs.core.progress import CurrentProgress
+from cleanpairs.core import ConfigError, CurrentProgress, OutputExistsError, RefusedError, check_number
 from cleanpairs.data import Pairs, Source, load_source, open_source, remember_user_path, staged_file
 from cleanpairs.data.readers import iter_tables, load_some, reader_of
 from cleanpairs.engine import Engine, make_engine

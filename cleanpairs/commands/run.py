@@ -25,9 +25,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from cleanpairs.core import is_share, without_secrets
 from cleanpairs.core.errors import ConfigError, DataError, MissingInputError, OutputError, OutputExistsError
-from cleanpairs.core.parameters import is_share
-from cleanpairs.core.plain import without_secrets
 from cleanpairs.core.regular import read_json, read_lines, reading, sha256_of, writing
 from cleanpairs.data import ParquetSink, Source, load_source, open_recorded, staged_file
 from cleanpairs.data.atomic import write_whole

@@ -20,9 +20,7 @@ import pyarrow.parquet as pq
 
 import cleanpairs
 from cleanpairs.commands.run import SCORES_SCHEMA, scores_table
-from cleanpairs.core.errors import ConfigError, RefusedError
-from cleanpairs.core.plain import percent
-from cleanpairs.core.regular import sha256_of
+from cleanpairs.core import ConfigError, RefusedError, percent, sha256_of
 from cleanpairs.correspondence.calibration import Estimate
 from cleanpairs.data import Pairs, ParquetSink, Source, iter_tables, load_pairs, open_source, staged_file
 from cleanpairs.data.readers import reader_of

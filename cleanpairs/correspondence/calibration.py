@@ -32,8 +32,7 @@ from typing import Any
 
 import numpy as np
 
-from cleanpairs.core.limits import one_thread
-from cleanpairs.core.plain import percent
+from cleanpairs.core import one_thread, percent
 
 BINS = 1000
 _MIDDLE = (np.arange(BINS) + 0.5) / BINS

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from cleanpairs.core.errors import DataError
+from cleanpairs.core import DataError
 
 
 @dataclass(frozen=True)

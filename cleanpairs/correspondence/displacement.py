@@ -20,8 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from cleanpairs.core.plain import plural
-from cleanpairs.core.progress import CurrentProgress
+from cleanpairs.core import CurrentProgress, plural
 
 Floats = np.ndarray
 

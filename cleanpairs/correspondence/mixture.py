@@ -23,8 +23,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from cleanpairs.core.errors import DataError
-from cleanpairs.core.plain import percent
+from cleanpairs.core import DataError, percent
 
 BINS = 4096
 CENTRES = (np.arange(BINS) + 0.5) / BINS

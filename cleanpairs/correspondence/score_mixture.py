@@ -5,7 +5,7 @@ from typing import Self
 
 import numpy as np
 
-from cleanpairs.core.errors import DataError
+from cleanpairs.core import DataError
 
 
 @dataclass(frozen=True)

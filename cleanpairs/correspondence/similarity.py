@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cleanpairs.core.limits import one_thread
+from cleanpairs.core import one_thread
 from cleanpairs.correspondence.agreement import Centred, NeighbourAgreement, products, solved
 from cleanpairs.correspondence.calibration import Calibration, ScoreProbability, calibrate, doubted, positions
 from cleanpairs.correspondence.pair_probability import mixture_share

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from cleanpairs.core.errors import DataError
+from cleanpairs.core import DataError
 from cleanpairs.core.regular import check_regular, reading
 
 

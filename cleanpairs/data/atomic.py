@@ -20,8 +20,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from cleanpairs.core.errors import CleanpairsError, OutputError, OutputExistsError
-from cleanpairs.core.regular import error_text, writing
+from cleanpairs.core import CleanpairsError, OutputError, OutputExistsError, error_text, writing
 from cleanpairs.data.guard import refuse_foreign, refuse_inputs, refuse_labels
 from cleanpairs.data.locks import make_parents
 

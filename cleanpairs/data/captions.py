@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from cleanpairs.core.plain import plain_text
+from cleanpairs.core import plain_text
 from cleanpairs.data.columns import USUAL_NAMES
 
 Faults = dict[tuple[int, int], str]  # (row, place in its captions) -> why it is unusable

@@ -10,8 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from cleanpairs.core.errors import DataError
-from cleanpairs.core.registry import nearest
+from cleanpairs.core import DataError, nearest
 from cleanpairs.ops.columns import is_image_struct, is_list
 
 _VECTORS = ("features", "emb", "embs", "embedding", "embeddings", "vector", "vectors")

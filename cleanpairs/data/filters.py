@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from cleanpairs.core.errors import ConfigError
-from cleanpairs.core.registry import nearest
+from cleanpairs.core import ConfigError, nearest
 from cleanpairs.data.decoding import thumbnail
 from cleanpairs.data.duplicates import flat_images
 from cleanpairs.data.images import image_header

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from cleanpairs.core.errors import ConfigError, DataError, OutputExistsError
-from cleanpairs.core.plain import plural
+from cleanpairs.core import ConfigError, DataError, OutputExistsError, plural
 from cleanpairs.data.formats.file_names import IMAGES, expand_braces
 from cleanpairs.data.label_rows import label_rows
 

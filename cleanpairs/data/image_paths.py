@@ -10,8 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from cleanpairs.core.errors import DataError
-from cleanpairs.core.plain import without_secrets
+from cleanpairs.core import DataError, without_secrets
 from cleanpairs.core.recipe import DataOptions
 from cleanpairs.data.columns import USUAL_NAMES, find_columns, is_text
 from cleanpairs.data.images import embedded, resolve_path

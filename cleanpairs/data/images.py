@@ -17,9 +17,7 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 import pyarrow as pa
 
-from cleanpairs.core.errors import DataError
-from cleanpairs.core.limits import limit
-from cleanpairs.core.plain import without_secrets
+from cleanpairs.core import DataError, limit, without_secrets
 from cleanpairs.core.regular import error_text, read_bytes, reading
 from cleanpairs.data.formats.file_names import IMAGES
 from cleanpairs.data.text import NOT_FINITE, content_hash

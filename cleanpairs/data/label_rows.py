@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 
-from cleanpairs.core.errors import DataError
-from cleanpairs.core.regular import open_regular, reading
+from cleanpairs.core import DataError, open_regular, reading
 
 COLUMNS = ("pair_id", "key", "stratum", "matched")  # that are read
 

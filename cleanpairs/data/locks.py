@@ -15,7 +15,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from cleanpairs.core.errors import OutputError, OutputExistsError
+from cleanpairs.core import OutputError, OutputExistsError
 from cleanpairs.core.regular import read_text, writing
 
 

@@ -27,9 +27,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.core import ConfigError, DataError, reading
 from cleanpairs.core.parameters import check_seed, is_share
-from cleanpairs.core.regular import reading
 from cleanpairs.data.arrays import as_array, read_npy
 from cleanpairs.data.atomic import staged_directory, staged_file
 from cleanpairs.data.columns import TRUTH, check_truth, score_columns

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from cleanpairs.core.errors import DataError
-from cleanpairs.core.plain import plain_text, plural
+from cleanpairs.core import DataError, plain_text, plural
 from cleanpairs.data.arrays import as_array
 from cleanpairs.data.images import ImageSource, comparable_vectors, encoded_list, vector_groups
 from cleanpairs.data.source import Source

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cleanpairs.core.errors import DataError
+from cleanpairs.core import DataError
 from cleanpairs.core.regular import cached_by_file, check_regular, read_json, reading
 from cleanpairs.data.formats.file_names import files_below
 from cleanpairs.data.formats.remote import location, open_remote

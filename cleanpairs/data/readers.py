@@ -19,11 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from cleanpairs.core import READERS, reading
 from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError, MissingInputError
 from cleanpairs.core.parameters import check_text, check_whole
 from cleanpairs.core.recipe import DataOptions
-from cleanpairs.core.registry import READERS
-from cleanpairs.core.regular import reading
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.captions import Faults, caption_column, is_listed
 from cleanpairs.data.columns import USUAL_NAMES, is_text

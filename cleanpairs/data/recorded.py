@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError
+from cleanpairs.core import CleanpairsError, ConfigError, DataError
 from cleanpairs.data.atomic import write_whole
 from cleanpairs.data.readers import open_source
 from cleanpairs.data.source import Source, cache_dir, cache_folder

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cleanpairs.core.errors import DataError
+from cleanpairs.core import DataError
 from cleanpairs.data.captions import Faults
 from cleanpairs.data.columns import score_columns
 from cleanpairs.data.images import cell_bytes, comparable_vectors, image_cells, named_file, vector_groups

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from cleanpairs.core.errors import CleanpairsError
+from cleanpairs.core import CleanpairsError
 from cleanpairs.core.regular import open_regular, read_bytes, reading, sha256_of, writing
 from cleanpairs.data.atomic import staged_file
 

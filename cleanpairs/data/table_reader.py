@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from cleanpairs.core.errors import DataError
+from cleanpairs.core import DataError
 from cleanpairs.core.recipe import DataOptions
 from cleanpairs.core.regular import begins_with
 from cleanpairs.data.captions import caption_column, is_listed

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 import pyarrow as pa
 
-from cleanpairs.core.limits import limit
+from cleanpairs.core import limit
 
 _SEPARATORS = re.compile(  # after NFKC, which makes full-width forms and the ellipsis plain
     "[.,;:!?'\"()\\[\\]{}\\-_`\u00a1\u00ab\u00b7\u00bb\u00bf\u058a\u060c\u061b\u061f\u0964\u0965"

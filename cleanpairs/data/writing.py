@@ -15,7 +15,7 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cleanpairs.core.regular import sha256_of, writing
+from cleanpairs.core import sha256_of, writing
 from cleanpairs.data.atomic import scratch_directory, staged_file
 from cleanpairs.data.source import TABLES, cache_folder, is_intact
 from cleanpairs.ops.columns import as_schema, is_image_struct, nullable_type, plain_type

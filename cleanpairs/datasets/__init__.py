@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from cleanpairs.core.errors import ConfigError
+from cleanpairs.core import ConfigError
 from cleanpairs.data import Pairs, load_pairs
 
 __all__ = ["CLIPART_SPLITS", "clipart_path", "load_clipart"]

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from cleanpairs.core.errors import ConfigError
+from cleanpairs.core import ConfigError
 from cleanpairs.encoders.base import DualEncoder
 from cleanpairs.encoders.tokenizer import PackedTokens
 from cleanpairs.encoders.towers import RegionTower, Standardised, WordTower, l2_normalise

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from PIL import Image
 
-from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.core import ConfigError, DataError
 
 if TYPE_CHECKING:  # the processes that decode images import this module, and need no torch
     from torch import Tensor

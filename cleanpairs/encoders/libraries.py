@@ -14,9 +14,8 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
+from cleanpairs.core import plain_text, read_json, reading, sha256_of
 from cleanpairs.core.errors import ConfigError, DataError, needing
-from cleanpairs.core.plain import plain_text
-from cleanpairs.core.regular import read_json, reading, sha256_of
 from cleanpairs.encoders.image_transform import ImageTransform
 from cleanpairs.encoders.model_files import INSTALL, FrozenPair, download, fingerprint_of, settings_of
 from cleanpairs.encoders.pretrained import MODELS, PretrainedCLIP

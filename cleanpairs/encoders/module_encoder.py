@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from cleanpairs.core.errors import ConfigError
+from cleanpairs.core import ConfigError
 from cleanpairs.core.torch_state import evaluating
 from cleanpairs.encoders.image_transform import ImageTransform
 from cleanpairs.encoders.model_files import FrozenImages

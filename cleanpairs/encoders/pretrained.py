@@ -23,8 +23,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
-from cleanpairs.core.errors import ConfigError, DataError
-from cleanpairs.core.plain import plain_text
+from cleanpairs.core import ConfigError, DataError, plain_text
 from cleanpairs.encoders import model_files as files
 from cleanpairs.encoders.image_transform import ImageTransform
 from cleanpairs.encoders.tokenizer import PackedTokens, TokenTable, pack

@@ -22,8 +22,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from cleanpairs.core.errors import ConfigError, DataError
-from cleanpairs.core.plain import plain_text
+from cleanpairs.core import ConfigError, DataError, plain_text
 from cleanpairs.core.regular import read_object, reading, sha256_of
 from cleanpairs.encoders import model_files as files
 from cleanpairs.encoders.pretrained import MODELS

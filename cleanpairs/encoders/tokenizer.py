@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cleanpairs.core.regular import reading
+from cleanpairs.core import reading
 
 KINDS = ("words", "characters", "subword")
 UNKNOWN = 0

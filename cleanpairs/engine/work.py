@@ -16,10 +16,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
-from cleanpairs.core.errors import ConfigError, OutputExistsError
-from cleanpairs.core.progress import CurrentProgress
+from cleanpairs.core import ConfigError, CurrentProgress, OutputExistsError, sha256_of, writing
 from cleanpairs.core.registry import ENGINES
-from cleanpairs.core.regular import sha256_of, writing
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.guard import holds
 from cleanpairs.data.locks import output_lock

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from cleanpairs.core.errors import DataError
+from cleanpairs.core import DataError
 from cleanpairs.data.rows import RowBatch
 from cleanpairs.encoders.base import DualEncoder, input_dim
 from cleanpairs.features import Captions

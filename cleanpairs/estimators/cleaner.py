@@ -13,9 +13,7 @@ import numpy as np
 from torch import nn
 
 import cleanpairs
-from cleanpairs.core import distributed
-from cleanpairs.core.errors import ConfigError, DataError, RefusedError
-from cleanpairs.core.parameters import check_choice
+from cleanpairs.core import ConfigError, DataError, RefusedError, check_choice, distributed
 from cleanpairs.core.registry import BACKBONES, HEADS
 from cleanpairs.core.torch_state import own_modes, seeded
 from cleanpairs.data import Pairs, load_pairs

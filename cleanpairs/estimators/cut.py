@@ -4,9 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cleanpairs.core.errors import ConfigError, DataError, RefusedError
-from cleanpairs.core.parameters import check_number
-from cleanpairs.core.plain import percent
+from cleanpairs.core import ConfigError, DataError, RefusedError, check_number, percent
 from cleanpairs.correspondence.calibration import LEAST, Calibration, Estimate
 
 

@@ -15,9 +15,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from cleanpairs.core.errors import ConfigError, DataError
-from cleanpairs.core.plain import percent
-from cleanpairs.core.registry import BACKBONES
+from cleanpairs.core import BACKBONES, ConfigError, DataError, percent
 from cleanpairs.data import Pairs
 from cleanpairs.encoders.libraries import load_encoder
 from cleanpairs.encoders.model_files import FrozenPair

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from cleanpairs.core.errors import ConfigError, DataError, RefusedError
+from cleanpairs.core import ConfigError, DataError, RefusedError
 from cleanpairs.core.parameters import check_choice, number, text
 from cleanpairs.correspondence.calibration import ScoreProbability
 from cleanpairs.correspondence.density_minimum import DensityMinimum

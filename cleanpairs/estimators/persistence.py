@@ -17,11 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import cleanpairs
-from cleanpairs.core.errors import CleanpairsError, DataError
+from cleanpairs.core import METHODS, CleanpairsError, DataError, is_share
 from cleanpairs.core.hub import without_hub
-from cleanpairs.core.parameters import is_share
 from cleanpairs.core.plain import plain
-from cleanpairs.core.registry import METHODS
 from cleanpairs.core.regular import read_object
 from cleanpairs.correspondence.calibration import Calibration
 from cleanpairs.data.arrays import read_tensors, write_tensors

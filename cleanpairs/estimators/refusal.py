@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from cleanpairs.core.errors import RefusedError
+from cleanpairs.core import RefusedError
 from cleanpairs.correspondence.displacement import DisplacedBlock
 from cleanpairs.correspondence.independence import (
     BLOCK,

@@ -13,10 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from cleanpairs.audit import Answered, read_answers
-from cleanpairs.core.errors import ConfigError, DataError, RefusedError
-from cleanpairs.core.limits import limit
-from cleanpairs.core.parameters import check_settings
-from cleanpairs.core.plain import percent
+from cleanpairs.core import ConfigError, DataError, RefusedError, check_settings, limit, percent
 from cleanpairs.correspondence.calibration import Calibration, rate_in_words
 from cleanpairs.correspondence.density_minimum import DensityMinimum, find_density_minimum
 from cleanpairs.correspondence.displacement import Displacement, find_displaced_rows

@@ -12,9 +12,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from cleanpairs.core.errors import ConfigError
+from cleanpairs.core import ConfigError, nearest
 from cleanpairs.core.parameters import LARGEST_SEED, check_whole, choice, number, text, whole
-from cleanpairs.core.registry import nearest
 from cleanpairs.data import load_pairs
 from cleanpairs.encoders.tokenizer import KINDS
 

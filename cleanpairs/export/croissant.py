@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from cleanpairs.core.regular import sha256_of
+from cleanpairs.core import sha256_of
 from cleanpairs.ops.columns import flat_type, is_image_struct, is_list
 
 

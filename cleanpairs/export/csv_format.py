@@ -8,8 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
-from cleanpairs.core.errors import ConfigError, DataError
-from cleanpairs.core.regular import writing
+from cleanpairs.core import ConfigError, DataError, writing
 from cleanpairs.data.columns import is_text
 from cleanpairs.data.writing import Sink
 from cleanpairs.export.formats import Output

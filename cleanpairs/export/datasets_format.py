@@ -9,8 +9,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cleanpairs.core.errors import ConfigError
-from cleanpairs.core.regular import reading, sha256_of
+from cleanpairs.core import ConfigError, reading, sha256_of
 from cleanpairs.data.columns import is_bytes
 from cleanpairs.data.formats.datasets_directory import count_arrow_rows, stored_files
 from cleanpairs.data.table_reader import IMAGE_TYPE

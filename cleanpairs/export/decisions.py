@@ -9,8 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cleanpairs.core.errors import DataError
-from cleanpairs.core.regular import sha256_of
+from cleanpairs.core import DataError, sha256_of
 from cleanpairs.data import Pairs
 from cleanpairs.data.parquet_io import count_rows, iter_batches
 from cleanpairs.engine import Partition

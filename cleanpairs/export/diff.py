@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow.compute as pc
 
-from cleanpairs.core.parameters import check_whole
+from cleanpairs.core import check_whole
 from cleanpairs.data.parquet_io import iter_batches
 from cleanpairs.export.ledger import LEDGER_SCHEMA
 from cleanpairs.export.manifest import open_export

@@ -5,7 +5,7 @@ from abc import abstractmethod
 from pathlib import Path
 from typing import ClassVar
 
-from cleanpairs.core.errors import ConfigError
+from cleanpairs.core import ConfigError
 from cleanpairs.core.registry import Registry
 from cleanpairs.data.writing import ParquetSink, Sink
 from cleanpairs.export.layout import Layout

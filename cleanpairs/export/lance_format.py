@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from cleanpairs.core.errors import ConfigError
+from cleanpairs.core import ConfigError
 from cleanpairs.data.formats.lance_dataset import lance_module
 from cleanpairs.data.writing import with_image_feature
 from cleanpairs.export.formats import Output

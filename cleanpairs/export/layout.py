@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cleanpairs.core.errors import OutputError
+from cleanpairs.core import OutputError
 from cleanpairs.data import Source, iter_tables
 from cleanpairs.data.columns import is_text, score_columns
 from cleanpairs.data.images import rows_by_file

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cleanpairs.core.errors import DataError
+from cleanpairs.core import DataError
 from cleanpairs.data.parquet_io import common_schema
 from cleanpairs.data.readers import reader_of
 from cleanpairs.export.layout import IMAGE_ROLES, TEXT_ROLES, Decided, Layout

@@ -11,8 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 import cleanpairs
-from cleanpairs.core.errors import DataError
-from cleanpairs.core.regular import read_json, reading, sha256_of
+from cleanpairs.core import DataError, read_json, reading, sha256_of
 from cleanpairs.data import Source, remember_user_path
 from cleanpairs.data.formats.remote import location
 from cleanpairs.data.recorded import check_inside

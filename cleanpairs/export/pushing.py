@@ -12,9 +12,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 import cleanpairs
-from cleanpairs.core.errors import ConfigError, DataError, OutputError
-from cleanpairs.core.plain import plural
-from cleanpairs.core.registry import METHODS
+from cleanpairs.core import METHODS, ConfigError, DataError, OutputError, plural
 from cleanpairs.data.recorded import check_inside
 from cleanpairs.export.ledger import REVERSIBLE
 from cleanpairs.export.manifest import CARD, STORED, open_export

@@ -9,9 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cleanpairs.core.errors import ConfigError, DataError, OutputExistsError
-from cleanpairs.core.plain import plural
-from cleanpairs.core.regular import read_json, reading
+from cleanpairs.core import ConfigError, DataError, OutputExistsError, plural, read_json, reading
 from cleanpairs.data import ParquetSink, staged_file
 from cleanpairs.data.formats.datasets_directory import iter_arrow, stored_files
 from cleanpairs.data.guard import same_file

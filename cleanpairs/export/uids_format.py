@@ -11,8 +11,7 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from cleanpairs.core.errors import ConfigError, DataError
-from cleanpairs.core.registry import nearest
+from cleanpairs.core import ConfigError, DataError, nearest
 from cleanpairs.data.arrays import read_npy
 from cleanpairs.export.formats import Output
 from cleanpairs.export.layout import Layout

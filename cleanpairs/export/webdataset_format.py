@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError
+from cleanpairs.core import CleanpairsError, ConfigError, DataError
 from cleanpairs.core.plain import plain
 from cleanpairs.data import ParquetSink
 from cleanpairs.data.images import cell_bytes, image_cells

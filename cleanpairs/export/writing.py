@@ -18,11 +18,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 import cleanpairs
+from cleanpairs.core import CurrentProgress, check_whole, plural, read_json, reading, refuse_unknown, writing
 from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError, OutputExistsError
-from cleanpairs.core.parameters import check_whole, refuse_unknown
-from cleanpairs.core.plain import plural
-from cleanpairs.core.progress import CurrentProgress
-from cleanpairs.core.regular import read_json, reading, writing
 from cleanpairs.data import Pairs, ParquetSink, Source, fingerprint_of, staged_set
 from cleanpairs.data.atomic import StagedSet, scratch_directory
 from cleanpairs.data.columns import TRUTH

@@ -8,9 +8,8 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from cleanpairs.core.errors import ConfigError
+from cleanpairs.core import ConfigError, check_choice
 from cleanpairs.core.limits import decoding_limits
-from cleanpairs.core.parameters import check_choice
 from cleanpairs.data import Pairs, cache_dir, load_pairs
 from cleanpairs.data.decoding import Decoder, Preparation, workers_for
 from cleanpairs.data.images import without_outliers

@@ -20,8 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from cleanpairs.core.progress import CurrentProgress
-from cleanpairs.core.regular import open_regular, writing
+from cleanpairs.core import CurrentProgress, open_regular, writing
 from cleanpairs.data.source import read_cached, write_cached
 
 FORMAT = 2

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.core import ConfigError, DataError
 from cleanpairs.data import Pairs, cache_dir
 from cleanpairs.data.images import without_outliers
 from cleanpairs.encoders.model_files import FrozenPair

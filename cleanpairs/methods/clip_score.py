@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from cleanpairs.core.errors import ConfigError
+from cleanpairs.core import ConfigError
 from cleanpairs.core.parameters import choice, text
 from cleanpairs.encoders.model_files import FrozenPair
 from cleanpairs.estimators.frozen import FrozenScorer, GivenScores, GivenVectors

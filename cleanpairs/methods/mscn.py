@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.core import ConfigError, DataError
 from cleanpairs.core.parameters import number, whole
 from cleanpairs.core.torch_state import evaluating
 from cleanpairs.data import load_pairs

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from cleanpairs.core.errors import OutputError
+from cleanpairs.core import OutputError
 
 
 def blocks(n: int, size: int) -> Iterator[slice]:

@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cleanpairs.core import CurrentProgress
 from cleanpairs.core.limits import in_threads
-from cleanpairs.core.progress import CurrentProgress
 from cleanpairs.ops.mapped import blocks, release
 from cleanpairs.ops.search import prepare
 

@@ -9,7 +9,7 @@ import torch
 from scipy.stats import rankdata
 from torch import Tensor
 
-from cleanpairs.core.errors import DataError
+from cleanpairs.core import DataError
 
 BLOCK = 1 << 20  # distances in memory at a time, for images and texts each
 

@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from cleanpairs.core.errors import DataError
+from cleanpairs.core import DataError
 
 
 @dataclass(frozen=True)

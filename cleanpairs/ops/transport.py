@@ -21,7 +21,7 @@ import math
 import torch
 from torch import Tensor
 
-from cleanpairs.core.errors import DataError
+from cleanpairs.core import DataError
 
 
 @torch.no_grad()

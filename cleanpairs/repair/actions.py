@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cleanpairs.core.plain import plural
+from cleanpairs.core import plural
 from cleanpairs.ops.columns import one_array
 
 ACTIONS = ("keep", "rematch_text", "rematch_image", "recaption", "drop", "quarantine")

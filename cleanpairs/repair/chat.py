@@ -23,9 +23,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 from PIL import Image
 
-from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.core import ConfigError, DataError, plural
 from cleanpairs.core.parameters import check_settings, number, whole
-from cleanpairs.core.plain import plural
 from cleanpairs.core.regular import open_regular, read_text, reading, writing
 from cleanpairs.data.atomic import append_line, opened_for_lines
 

@@ -9,7 +9,7 @@ from collections.abc import Container
 import numpy as np
 import pyarrow as pa
 
-from cleanpairs.core.plain import plural
+from cleanpairs.core import plural
 from cleanpairs.correspondence.displacement import Displacement
 from cleanpairs.repair.actions import DISPLACED
 

@@ -10,8 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cleanpairs.core.errors import DataError
-from cleanpairs.core.regular import open_regular, reading
+from cleanpairs.core import DataError, open_regular, reading
 from cleanpairs.ops.columns import one_array, taken, with_columns
 from cleanpairs.repair.actions import CAPTIONED, DISPLACED, KINDS, REASONS, acted
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx2
 
-from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError
+from cleanpairs.core import CleanpairsError, ConfigError, DataError
 
 
 class Endpoint(AbstractContextManager["Endpoint"]):

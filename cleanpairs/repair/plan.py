@@ -15,10 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cleanpairs.core.errors import ConfigError, DataError, OutputExistsError
-from cleanpairs.core.parameters import check_number
-from cleanpairs.core.plain import percent
-from cleanpairs.core.regular import cached_by_file, reading
+from cleanpairs.core import ConfigError, DataError, OutputExistsError, cached_by_file, check_number, percent, reading
 from cleanpairs.data import Pairs, ParquetSink, load_pairs, staged_file
 from cleanpairs.data.columns import TRUTH, score_columns
 from cleanpairs.data.parquet_io import common_schema, open_parquet, read_table

@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from cleanpairs.core.errors import DataError, RefusedError
-from cleanpairs.core.regular import writing
+from cleanpairs.core import DataError, RefusedError, writing
 from cleanpairs.data import Pairs
 from cleanpairs.data.duplicates import VectorSigns, group_near_vectors, near_vector_groups
 from cleanpairs.data.rows import RowBatch

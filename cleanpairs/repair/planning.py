@@ -32,7 +32,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cleanpairs.core.errors import RefusedError
+from cleanpairs.core import RefusedError
 from cleanpairs.correspondence.pair_probability import PairProbability
 from cleanpairs.data.duplicates import lesser_duplicates
 from cleanpairs.ops.columns import grouped, one_array, taken, with_columns

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from PIL import Image
 
-from cleanpairs.core.errors import ConfigError
+from cleanpairs.core import ConfigError
 from cleanpairs.data import Pairs
 from cleanpairs.data.decoding import MISSING, RGB, Decoder, workers_for
 from cleanpairs.data.text import text_groups

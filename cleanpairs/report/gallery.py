@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow as pa
 from matplotlib.axes import Axes
 
-from cleanpairs.core.errors import DataError
+from cleanpairs.core import DataError
 from cleanpairs.data import Pairs, visible
 from cleanpairs.data.decoding import thumbnails
 from cleanpairs.repair.actions import REMATCHED

@@ -10,9 +10,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from cleanpairs.core.errors import ConfigError, DataError
-from cleanpairs.core.parameters import check_number
-from cleanpairs.core.registry import nearest
+from cleanpairs.core import ConfigError, DataError, check_number, nearest
 from cleanpairs.data import Pairs, iter_tables, visible
 from cleanpairs.data.arrays import as_array, as_truths
 from cleanpairs.data.inspection import grouped

@@ -11,10 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from cleanpairs.core.errors import DataError
-from cleanpairs.core.parameters import check_whole
-from cleanpairs.core.plain import percent, plural, without_secrets
-from cleanpairs.core.registry import BACKBONES, METHODS
+from cleanpairs.core import BACKBONES, METHODS, DataError, check_whole, percent, plural, without_secrets
 from cleanpairs.correspondence.calibration import UNDETERMINED, Calibration, Estimate, rate_in_words
 from cleanpairs.correspondence.displacement import in_words
 from cleanpairs.data import Pairs, load_pairs, staged_file, visible

@@ -14,8 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
-from cleanpairs.core.errors import ConfigError, DataError
-from cleanpairs.core.parameters import check_choice, check_whole
+from cleanpairs.core import ConfigError, DataError, check_choice, check_whole
 from cleanpairs.data import Pairs, visible
 from cleanpairs.data.arrays import as_array, as_truths
 from cleanpairs.data.decoding import RGB, Decoder, workers_for

@@ -12,8 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from cleanpairs.core.errors import DataError
-from cleanpairs.core.regular import writing
+from cleanpairs.core import DataError, writing
 from cleanpairs.data.atomic import append_line, opened_for_lines
 from cleanpairs.repair.actions import WRITTEN
 

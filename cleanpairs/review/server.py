@@ -24,7 +24,7 @@ from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from cleanpairs.core.errors import CleanpairsError, ConfigError
+from cleanpairs.core import CleanpairsError, ConfigError
 from cleanpairs.data.decoding import thumbnail
 from cleanpairs.review.session import Session
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cleanpairs.audit import AuditSample, next_questions
-from cleanpairs.core.errors import ConfigError
+from cleanpairs.core import ConfigError
 from cleanpairs.correspondence.calibration import UNDETERMINED, Calibration, Estimate
 from cleanpairs.data import Pairs, visible
 from cleanpairs.explain import Explainer

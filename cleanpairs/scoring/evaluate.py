@@ -10,8 +10,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from cleanpairs.core.errors import DataError
-from cleanpairs.core.parameters import check_whole
+from cleanpairs.core import DataError, check_whole
 from cleanpairs.data.arrays import as_array, as_truths
 
 

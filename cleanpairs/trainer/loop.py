@@ -24,10 +24,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cleanpairs.core import distributed
+from cleanpairs.core import distributed, reading
 from cleanpairs.core.errors import ConfigError, DataError, RefusedError, ResourceError
 from cleanpairs.core.interrupt import Interrupts
-from cleanpairs.core.regular import reading
 from cleanpairs.core.torch_state import evaluating, own_modes, seeded
 from cleanpairs.data.arrays import read_tensors, write_tensors
 from cleanpairs.data.atomic import staged_file

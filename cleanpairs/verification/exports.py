@@ -8,9 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cleanpairs.core.errors import DataError
-from cleanpairs.core.plain import plural
-from cleanpairs.core.regular import reading
+from cleanpairs.core import DataError, plural, reading
 from cleanpairs.data.parquet_io import common_schema, read_table
 from cleanpairs.data.recorded import check_inside
 from cleanpairs.export.formats import FORMATS

@@ -9,9 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from cleanpairs.commands.run import SCORES_SCHEMA
-from cleanpairs.core.errors import CleanpairsError, DataError
-from cleanpairs.core.plain import plural
-from cleanpairs.core.regular import error_text
+from cleanpairs.core import CleanpairsError, DataError, error_text, plural
 from cleanpairs.data.parquet_io import open_parquet, read_table
 
 _ROWS = 64  # of a column at once: a compression bomb's page is not unpacked whole, and images may be large

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from cleanpairs.commands.run import SCORES_SCHEMA, Run
-from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError
-from cleanpairs.core.plain import plural
+from cleanpairs.core import CleanpairsError, ConfigError, DataError, plural
 from cleanpairs.core.recipe import Recipe
 from cleanpairs.core.regular import read_object, reading, sha256_of
 from cleanpairs.data.arrays import read_tensors

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from cleanpairs.core.errors import ConfigError, DataError
+from cleanpairs.core import ConfigError, DataError
 from cleanpairs.core.hub import hub_allowed
 from cleanpairs.core.recipe import DataOptions
 from cleanpairs.core.regular import error_text, open_regular, read_object, reading

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
+from cleanpairs.core import reading
 from cleanpairs.core.errors import DataError, MissingInputError
-from cleanpairs.core.regular import reading
 
 IMAGES = (".jpg", ".jpeg", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif")  # endings
 

@@ -22,8 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cleanpairs.core.errors import DataError
-from cleanpairs.core.plain import plain_text
+from cleanpairs.core import DataError, plain_text
 from cleanpairs.core.recipe import DataOptions
 from cleanpairs.core.regular import begins_with, cached_by_file, read_json, reading
 from cleanpairs.data.captions import captions_of

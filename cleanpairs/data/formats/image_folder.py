@@ -16,11 +16,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cleanpairs.core.errors import DataError
-from cleanpairs.core.limits import limit
-from cleanpairs.core.plain import plain_text
+from cleanpairs.core import DataError, cached_by_file, limit, open_regular, plain_text, read_json, reading
 from cleanpairs.core.recipe import DataOptions
-from cleanpairs.core.regular import cached_by_file, open_regular, read_json, reading
 from cleanpairs.data.captions import caption_column, caption_field
 from cleanpairs.data.columns import is_bytes
 from cleanpairs.data.formats.file_names import IMAGES, files_below

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from cleanpairs.core import reading
 from cleanpairs.core.errors import needing
 from cleanpairs.core.recipe import DataOptions
-from cleanpairs.core.regular import reading
 from cleanpairs.data.images import encoded_bytes, image_cells
 from cleanpairs.data.rows import Rows
 from cleanpairs.data.source import Source

@@ -20,8 +20,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cleanpairs.core.errors import DataError
-from cleanpairs.core.regular import cached_by_file, open_regular, reading
+from cleanpairs.core import DataError, cached_by_file, open_regular, reading
 from cleanpairs.data.captions import Faults, caption_column
 from cleanpairs.data.columns import USUAL_NAMES, is_score, number_of
 from cleanpairs.data.formats.file_names import IMAGES

@@ -24,10 +24,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
+from cleanpairs.core import error_text, read_json, reading, without_secrets
 from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError, MissingInputError
 from cleanpairs.core.hub import hub_allowed
-from cleanpairs.core.plain import without_secrets
-from cleanpairs.core.regular import error_text, read_json, reading
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.formats.file_names import expand_braces
 from cleanpairs.data.source import cache_dir, cache_folder, digest_of, read_cached, write_cached

@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cleanpairs.core.errors import DataError
+from cleanpairs.core import DataError
 from cleanpairs.core.recipe import DataOptions
 from cleanpairs.core.regular import cached_by_file, read_text, reading
 from cleanpairs.data.arrays import read_vectors

@@ -24,9 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cleanpairs.core.errors import DataError
-from cleanpairs.core.limits import limit
-from cleanpairs.core.plain import first_few, plain_text
+from cleanpairs.core import DataError, first_few, limit, plain_text
 from cleanpairs.core.recipe import DataOptions
 from cleanpairs.core.regular import begins_with, cached_by_file, open_regular, reading
 from cleanpairs.data.captions import caption_cell, caption_field, is_listed
