@@ -2,19 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from cleanpairs.audit.judge import Opinions
 from cleanpairs.audit.labels import refuse_quarantined
 from cleanpairs.core import DataError
 from cleanpairs.core.plain import percent, plain
 from cleanpairs.correspondence.calibration import Calibration, Estimate, calibrate_by_labels, positions
 from cleanpairs.data.arrays import as_array
-
-if TYPE_CHECKING:
-    from cleanpairs.audit.judge import Opinions
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,13 +49,11 @@ class Answered:
     threshold: float
     noise_rate: Estimate
     calibration: Calibration
-    opinions: "Opinions | None" = None
+    opinions: Opinions | None = None
     contradicted: bool = False
 
     @classmethod
-    def of(
-        cls, scores: ArrayLike, answers: Mapping[int, bool | None], opinions: "Opinions | None" = None
-    ) -> "Answered":
+    def of(cls, scores: ArrayLike, answers: Mapping[int, bool | None], opinions: Opinions | None = None) -> "Answered":
         """Calibrate scores (N,), NaN where quarantined, by answers: pair -> whether it is matched. And by opinions.
 
         Raises

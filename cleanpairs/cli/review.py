@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -16,8 +17,6 @@ from cleanpairs.cli.terminal import Progress, echo, has_flag, print_result
 from cleanpairs.core.plain import plain, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from cleanpairs.review.session import Session
 
 no_browser_option = option("--no-browser", "Print the address of the page only.")
@@ -102,7 +101,7 @@ def _audit(run: Any, options: dict[str, Any]) -> None:
             f"                     cleanpairs audit {quote(str(run.path))} --labels {quote(str(csv))}"
         )
         return print_result({"pairs": len(sample), "pictures": images, "csv": csv}, text)
-    session = Session(pairs, None, y, _log(run, pairs), sample=sample, saved=csv.stat().st_mtime)
+    session = Session(pairs, None, y, run.decision_log(len(pairs)), sample=sample, saved=csv.stat().st_mtime)
 
     def judge() -> tuple[Any, str]:
         if csv.exists():  # somebody may have typed into it meanwhile
@@ -184,7 +183,7 @@ def review(
             f"{plan} does not name its data; `cleanpairs rematch {quote(str(opened.path))}` makes one that does"
         )
     explainer = None if only_write else opened.estimator().explainer(pairs, threshold=chosen.threshold)
-    log, first = _log(opened, pairs), opened.result.get("standing_out", ())
+    log, first = opened.decision_log(len(pairs)), opened.result.get("standing_out", ())
     session = Session(pairs, chosen, y, log, explainer=explainer, calibration=opened.calibration(), first=first)
 
     def write() -> tuple[dict[str, Any], str]:
@@ -216,7 +215,7 @@ def _ask_judge(run: Any, judge: str, count: int) -> None:
 
         model_judge = Matcher(model)
     pairs, y = run.load_input(), run.fitted_scores().correspondence
-    answers = {i: label for i, label in _log(run, pairs).labels().items() if label is not None}
+    answers = {i: label for i, label in run.decision_log(len(pairs)).labels().items() if label is not None}
     threshold = float(run.info["result"]["threshold"])
     opinions = second_opinions(pairs, y, model_judge, threshold=threshold, answers=answers, count=count)
     write_whole(run.path / OPINIONS, json.dumps(opinions.to_dict()) + "\n")
@@ -229,7 +228,7 @@ def _take_labels(run: Any, csv: str) -> None:
     from cleanpairs.audit import read_answers
 
     pairs = run.load_input()
-    with closing(_log(run, pairs)) as log:
+    with closing(run.decision_log(len(pairs))) as log:
         log.label(read_answers(csv, correspondence=run.fitted_scores().correspondence, keys=pairs.keys))
 
 
@@ -238,7 +237,7 @@ def _calibrate(run: Any, n: int | None, csv: str | None, no_browser: bool, ask: 
     from cleanpairs.review.session import Session
 
     pairs, y = run.load_input(), run.fitted_scores().correspondence
-    log = _log(run, pairs)
+    log = run.decision_log(len(pairs))
     wanted = n if n is not None else max(40, len(log.labels()) + 20 * (len(log.labels()) >= 40))
     session = Session(pairs, None, y, log, wanted=wanted if ask and csv is None else 0)
 
@@ -269,13 +268,7 @@ def _plan(run: Any, folder: Path) -> Any:
     return RepairPlan.load(proposed)
 
 
-def _log(run: Any, pairs: Any) -> Any:
-    from cleanpairs.review.log import DecisionLog
-
-    return DecisionLog(run.path / "review" / "decisions.jsonl", pairs.source.fingerprint, len(pairs))
-
-
-def _serve(session: "Session", finish: "Callable[[], str]", title: str, no_browser: bool) -> None:
+def _serve(session: "Session", finish: Callable[[], str], title: str, no_browser: bool) -> None:
     """Show the page until Ctrl-C."""
     from cleanpairs.review.server import LabelServer
 

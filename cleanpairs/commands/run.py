@@ -36,6 +36,7 @@ from cleanpairs.data.parquet_io import read_table
 from cleanpairs.ops.columns import with_columns
 from cleanpairs.repair.displaced import COLUMNS, as_columns, from_columns
 from cleanpairs.repair.plan import RepairPlan, refuse_edited
+from cleanpairs.review.log import DecisionLog
 
 if TYPE_CHECKING:
     from cleanpairs.audit import Answered, Opinions
@@ -310,17 +311,19 @@ class Run:
         below = pa.array(answered.correspondence < answered.threshold, mask=np.isnan(answered.correspondence))
         return Scores(with_columns(fitted.table, {"correspondence": correspondence, "is_mismatch": below}))
 
+    def decision_log(self, pairs: int) -> DecisionLog:
+        """Return the log of the answers about the run, whose data has so many ``pairs``."""
+        return DecisionLog(self.path / ANSWERS, str(self.info["input"]["fingerprint"]), pairs)
+
     def take_answers(self) -> None:
         """Take over the answers about the same data that other runs in the same folder have."""
-        from cleanpairs.review.log import DecisionLog
-
         about = str(self.info["input"]["fingerprint"]), int(self.info["input"]["pairs"])
         labels = dict[int, bool | None]()
         for file in sorted(self.path.parent.glob(f"*/{ANSWERS}"), key=lambda file: file.stat().st_mtime):
             with suppress(DataError, OutputError), closing(DecisionLog(file, *about)) as log:
                 labels |= log.labels()
         if labels:
-            with closing(DecisionLog(self.path / ANSWERS, *about)) as log:
+            with closing(self.decision_log(about[1])) as log:
                 log.label(labels)
 
     def answered(self, scores: Scores | None = None) -> "Answered | None":
@@ -330,7 +333,6 @@ class Run:
         They are calibrated anew only where the answers, or the scores, have changed.
         """
         from cleanpairs.audit import Answered
-        from cleanpairs.review.log import DecisionLog
 
         least, sources = 20, [self.path / name for name in (ANSWERS, OPINIONS)]
         if not any(file.exists() for file in sources):
@@ -342,7 +344,7 @@ class Run:
         y, opinions = (scores or self.fitted_scores()).correspondence, self.opinions()
         labels: dict[int, bool] = {}
         if (self.path / ANSWERS).exists():
-            with closing(DecisionLog(self.path / ANSWERS, str(self.info["input"]["fingerprint"]), len(y))) as log:
+            with closing(self.decision_log(len(y))) as log:
                 labels = {i: label for i, label in log.labels().items() if label is not None and np.isfinite(y[i])}
         enough = len(labels) >= least or opinions is not None
         self._answered = state, Answered.of(y, labels, opinions) if enough else None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from cleanpairs.audit import Answered, read_answers
+from cleanpairs.audit import Answered, Opinions, read_answers
 from cleanpairs.core import ConfigError, DataError, RefusedError, check_settings, limit, percent
 from cleanpairs.correspondence.calibration import Calibration, rate_in_words
 from cleanpairs.correspondence.density_minimum import DensityMinimum, find_density_minimum
@@ -43,6 +43,7 @@ from cleanpairs.repair.displaced import moves_and_misplaced
 from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.repair.plan_input import PlanInput
 from cleanpairs.repair.planning import judged_pairs, plan_repairs, repair_probability
+from cleanpairs.repair.recaption import CaptionWriter, recaption
 from cleanpairs.repair.settings import RepairSettings, changed
 from cleanpairs.scoring import Bank, Embeddings, Encoded, matrix, trusted_rows
 from cleanpairs.scoring.evaluate import Recall, recall, recall_folds, recall_of_similarity
@@ -50,10 +51,8 @@ from cleanpairs.scoring.evaluate import Recall, recall, recall_folds, recall_of_
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from cleanpairs.audit import Opinions
     from cleanpairs.explain import Explainer, Explanation
     from cleanpairs.export import Pushed
-    from cleanpairs.repair.recaption import CaptionWriter
 
 
 @dataclass(frozen=True)
@@ -678,7 +677,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         known = self._has_scores_of(embedded.pairs.source, len(embedded.pairs))
         return embedded.displaced_rows(self.correspondence_ if known else self._scores_of(embedded))
 
-    def calibrate(self, answers: Mapping[int, bool | None] | str | Path, opinions: "Opinions | None" = None) -> Self:
+    def calibrate(self, answers: Mapping[int, bool | None] | str | Path, opinions: Opinions | None = None) -> Self:
         """Take probabilities, noise rate and threshold from a person's answers about some pairs of ``fit``.
 
         Parameters
@@ -769,7 +768,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         *,
         correspondence: np.ndarray | None = None,
         neighbour_search: NeighbourSearch = top_k,
-        recaption: "CaptionWriter | str | Path | None" = None,
+        recaption: CaptionWriter | str | Path | None = None,
         **changes: Any,
     ) -> RepairPlan:
         """Plan which pair gets which caption or image from which other. Nothing is changed.
@@ -978,7 +977,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         return self.explainer(pairs).explain(pair_ids)
 
     def recaption(
-        self, pairs: Any, plan: RepairPlan, writer: "CaptionWriter | str | Path", **settings: Any
+        self, pairs: Any, plan: RepairPlan, writer: CaptionWriter | str | Path, **settings: Any
     ) -> RepairPlan:
         """Write captions for the pairs that a plan drops, and use those that fit better than the old ones.
 
@@ -1000,8 +999,6 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         RepairPlan
             With the new captions.
         """
-        from cleanpairs.repair.recaption import recaption
-
         self._fitted()
         loaded = load_pairs(pairs)
         if isinstance(writer, (str, Path)):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import csv
 
 from cleanpairs.core import DataError, open_regular, reading
 from cleanpairs.ops.columns import one_array, taken, with_columns
@@ -21,8 +22,6 @@ def write_csv(table: pa.Table, path: str | Path) -> None:
     """UTF-8 with a byte order mark. Null is an empty field, lists are JSON, and text that looks like a formula gets an
     apostrophe.
     """
-    from pyarrow import csv
-
     lists = [field.name for field in table.schema if pa.types.is_nested(field.type)]
     cells = {name: [None if v is None else json.dumps(v) for v in table[name].to_pylist()] for name in lists}
     table = with_columns(table, {name: pa.array(values, pa.string()) for name, values in cells.items()})
@@ -45,16 +44,12 @@ def _replaced(table: pa.Table, pattern: str, by: str) -> pa.Table:
 
 def csv_schema(path: str | Path) -> pa.Schema:
     """Return the columns of a CSV, by its beginning. Raises DataError."""
-    from pyarrow import csv
-
     with reading(path, "read as a plan in CSV", pa.ArrowException), csv.open_csv(path, None, _delimited(path)) as rows:
         return rows.schema
 
 
 def _delimited(path: str | Path) -> Any:
     """Where fields end: at what follows the first name. Some spreadsheets write ``;`` there, and 0,5 for 0.5."""
-    from pyarrow import csv
-
     with open_regular(path) as file:
         found = re.match(r'"?\w+"?([;,])', file.readline().decode("utf-8-sig", "replace"))
     return csv.ParseOptions(delimiter=found[1] if found else ",", newlines_in_values=True)
@@ -62,8 +57,6 @@ def _delimited(path: str | Path) -> Any:
 
 def read_csv(path: str | Path, schema: pa.Schema) -> pa.Table:
     """Read a file of :func:`write_csv`, perhaps edited, with the columns of ``schema``. Raises DataError."""
-    from pyarrow import csv
-
     lists = [field for field in schema if pa.types.is_nested(field.type)]
     with reading(path, "read as a plan in CSV", pa.ArrowException, ValueError, TypeError):
         delimited = _delimited(path)
