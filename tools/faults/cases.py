@@ -127,7 +127,7 @@ CASES = (
 
 
 def write_corpus(path: str, n: int, wrong: int) -> None:
-    """``n`` pairs whose vectors are sums of their words' vectors, with images; the first ``wrong`` captions rotate."""
+    """``n`` pairs whose vectors are sums of their words' vectors, with images; the first ``wrong`` captions are reversed."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -138,7 +138,7 @@ def write_corpus(path: str, n: int, wrong: int) -> None:
     vectors = rng.normal(size=(len(words), 16))
     chosen = [rng.choice(len(words), 3, replace=False) for _ in range(n)]
     captions = [" ".join(words[k] for k in row) for row in chosen]
-    captions[:wrong] = captions[1:wrong] + captions[:1] if wrong else []
+    captions[:wrong] = reversed(captions[:wrong])
     images = []
     for i in range(n):
         stream = io.BytesIO()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import importlib
 import json
 import os
@@ -73,6 +74,7 @@ def warm() -> None:
     layer = torch.nn.Linear(2, 2)
     torch.optim.AdamW(layer.parameters())  # the first one imports torch._dynamo, which makes a folder in TMPDIR
     layer(torch.zeros(1, 2)).sum().backward()  # the first backward pass imports more
+    gc.freeze()  # else a child's search for garbage copies all that is shared
 
 
 def run_command(
