@@ -139,9 +139,9 @@ def rotated(captions: list[str], wrong: int) -> list[str]:
 
 
 def corpus(n: int = 60, wrong: int = 0, seed: int = 0) -> Pairs:
-    """Pairs of :func:`sentences`, of which the first ``wrong`` are mismatched."""
+    """Pairs of :func:`sentences`; the first ``wrong`` captions, an even number, are reversed: no displaced block."""
     captions, features = sentences(n, seed)
-    return Pairs.from_arrays(rotated(captions, wrong), features=features)
+    return Pairs.from_arrays(captions[:wrong][::-1] + captions[wrong:], features=features)
 
 
 @functools.cache
@@ -165,14 +165,17 @@ def vector_column(x: np.ndarray) -> pa.Array:
 
 
 def write_corpus(path: Path, n: int, wrong: int = 0, seed: int = 0, *, truth: bool = False, **more: Any) -> Path:
-    """Parquet of :func:`corpus`, with the columns key, image_features, caption and ``more``."""
+    """Parquet of :func:`corpus`, with the columns key, image_features, caption and ``more``.
+
+    With ``truth`` the wrong captions rotate: they form a displaced block.
+    """
     captions, features = sentences(n, seed)
-    keys = [f"k{i}" for i in range(n)]
-    columns = {"key": keys, "image_features": vector_column(features)}
-    columns |= {"caption": rotated(captions, wrong), **more}
+    keys, mixed = [f"k{i}" for i in range(n)], captions[:wrong][::-1] + captions[wrong:]
+    columns = {"key": keys, "image_features": vector_column(features), "caption": mixed}
     if truth:
-        columns |= {"true_mismatch": [i < wrong for i in range(n)], "true_key": rotated(keys, wrong)}
-    return write_table(path, columns)
+        columns |= {"caption": rotated(captions, wrong), "true_key": rotated(keys, wrong)}
+        columns["true_mismatch"] = [i < wrong for i in range(n)]
+    return write_table(path, columns | more)
 
 
 def research(folder: Path, images: np.ndarray, captions: Iterable[str], split: str = "train") -> Path:

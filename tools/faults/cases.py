@@ -127,7 +127,7 @@ CASES = (
 
 
 def write_corpus(path: str, n: int, wrong: int) -> None:
-    """``n`` pairs whose vectors are sums of their words' vectors, with images; the first ``wrong`` captions are reversed."""
+    """``n`` pairs that have the sums of their words' vectors, and images; the first ``wrong`` captions are reversed."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
