@@ -28,9 +28,8 @@ import pytest
 from PIL import Image
 
 from cleanpairs import Pairs, load_pairs
-from cleanpairs.core.errors import DataError
+from cleanpairs.core import DataError, sha256_of
 from cleanpairs.core.recipe import Recipe
-from cleanpairs.core.regular import sha256_of
 from cleanpairs.data import ParquetSink
 from cleanpairs.engine import Partition
 from cleanpairs.engine.work import carry_out

@@ -9,8 +9,8 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from cleanpairs import PairCleaner
-from cleanpairs.core.errors import DataError
-from cleanpairs.core.registry import METHODS, Registry
+from cleanpairs.core import METHODS, DataError
+from cleanpairs.core.registry import Registry
 from tests.helpers import assert_raises, corpus, reloaded
 
 PAGE = Path(__file__).parents[1] / "CONTRIBUTING.md"

@@ -84,7 +84,7 @@ LATER = {"sklearn", "scipy", "pandas", "faiss", "matplotlib", "datasets", "trans
     [
         ("import cleanpairs", HEAVY),
         ("import cleanpairs; cleanpairs.Auto; cleanpairs.PairScorer", LATER),
-        ("import cleanpairs.cli", {"torch", "faiss", "matplotlib", "datasets"}),
+        ("import cleanpairs.cli, cleanpairs.cli.fit, cleanpairs.core.recipe", HEAVY | {"numpy"}),
         ("from cleanpairs import Pairs, load_pairs", {"torch", "faiss", "matplotlib", "datasets"}),
     ],
 )

@@ -17,8 +17,7 @@ import pytest
 
 from cleanpairs import CRCL, load_pairs
 from cleanpairs.commands.run import Run, write_scores
-from cleanpairs.core.errors import RefusedError
-from cleanpairs.core.plain import percent
+from cleanpairs.core import RefusedError, percent
 from cleanpairs.review.log import DecisionLog
 from tests.conftest import Command, assert_refused
 from tests.helpers import assert_raises, csv_rows, write_csv_rows, write_table
@@ -160,17 +159,15 @@ def test_captions_of_unknown_words(command: Command, made: Path, run: Path, word
 
 
 def test_other_data_is_read_by_the_columns_of_the_fit(command: Command, made: Path, run: Path) -> None:
-    info = json.loads((run / "run.json").read_text())
-    info["input"]["options"] = {"text_column": "title", "key_column": "key"}
-    (run / "run.json").write_text(json.dumps(info))
-    table = pq.read_table(made / "data.parquet")
+    path, table = run / "run.json", pq.read_table(made / "data.parquet")
+    path.write_text(path.read_text().replace('"options": {}', '"options": {"text_column": "title"}'))
     pq.write_table(table.append_column("title", table["caption"]).set_column(1, "caption", [["?"] * N]), "new.parquet")
     for name in ("score", "rematch"):
         done = command(name, run, "new.parquet", "--out", f"{name}.parquet")
-        assert done.code == 0 and "columns as in the fit: text=title, key=key" in done.err
+        assert done.code == 0 and "columns as in the fit: text=title" in done.err
     done = command("score", run, made / "data.parquet", "--out", "old.parquet")
-    assert done.code == 0 and "columns of the fit (text=title, key=key) cannot be read here" in done.err
-    assert "threshold: that of the fit" in done.out
+    assert done.code == 0 and "threshold: that of the fit" in done.out
+    assert "columns of the fit (text=title) cannot be read" in done.err
     assert pq.read_table("old.parquet") == pq.read_table("score.parquet")
 
 

@@ -26,11 +26,6 @@ FIT = (
 ).split()
 
 
-def corpus() -> list[Row]:
-    table = pq.read_table(clipart_path("val")).slice(0, N)
-    return [("", row["image"]["bytes"], row["caption"].encode()) for row in table.to_pylist()]
-
-
 def table_of(rows: list[Row]) -> pa.Table:
     return pa.table({"image": [{"bytes": image, "path": None} for _, image, _ in rows], "caption": texts(rows)})
 
@@ -58,7 +53,8 @@ WRITERS = [*OTHERS, as_lance, as_url]
 
 @pytest.mark.parametrize("write", WRITERS, ids=lambda write: write.__name__.removeprefix("as_"))
 def test_inspect_fit_and_export(write: Any, tmp_path: Path, monkeypatch: Any, output_of: Callable[..., str]) -> None:
-    rows, root, name = corpus(), tmp_path / "given", write.__name__
+    table, root, name = pq.read_table(clipart_path("val")).slice(0, N), tmp_path / "given", write.__name__
+    rows = [("", row["image"]["bytes"], row["caption"].encode()) for row in table.to_pylist()]
     for folder in (root, tmp_path / "work"):
         folder.mkdir()
     monkeypatch.chdir(tmp_path / "work")

@@ -16,9 +16,9 @@ import pytest
 from cleanpairs import image_matrix, load_pairs
 from cleanpairs.cli import cli
 from cleanpairs.cli.terminal import periodic_progress
-from cleanpairs.core.errors import ConfigError, DataError, ResourceError
-from cleanpairs.core.limits import LIMITS, limit, parse_bytes
-from cleanpairs.core.regular import reading
+from cleanpairs.core import ConfigError, DataError, limit, reading
+from cleanpairs.core.errors import ResourceError
+from cleanpairs.core.limits import LIMITS, parse_bytes
 from cleanpairs.data import read_image
 from cleanpairs.data.decoding import Decoder
 from cleanpairs.data.duplicates import SIGNATURE

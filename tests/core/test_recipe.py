@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 import yaml
 
+from cleanpairs.core import METHODS, ConfigError
 from cleanpairs.core import recipe as recipe_module
-from cleanpairs.core.errors import ConfigError
 from cleanpairs.core.recipe import DataOptions, OutputOptions, Recipe, find_recipes, recipe_header
-from cleanpairs.core.registry import METHODS
 from tests.helpers import TINY, assert_raises, corpus, meta_set
 
 

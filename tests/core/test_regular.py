@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import cleanpairs
-from cleanpairs.core.errors import DataError
-from cleanpairs.core.regular import check_regular, open_regular, read_json, read_text, sha256_of
+from cleanpairs.core import DataError, open_regular, read_json, sha256_of
+from cleanpairs.core.regular import check_regular, read_text
 from tests.helpers import assert_raises, calls_of
 
 PACKAGE = Path(cleanpairs.__file__).parent

@@ -123,8 +123,7 @@ def as_embeddings(root: Path, rows: list[Row]) -> Path:
 
 READ = {as_arrays: {"captions": "rows.parquet"}}
 NOTHING = {write: {"not UTF-8"} for write in (as_datasets, as_research, as_coco)}  # what the format cannot hold
-WRITERS = [as_tar, as_files, as_downloads, as_parquet, as_datasets, as_arrays, as_research, as_csv, as_coco]
-WRITERS += [as_embeddings]
+WRITERS = [*NOTHING, as_tar, as_files, as_downloads, as_parquet, as_arrays, as_csv, as_embeddings]
 EVERY = pytest.mark.parametrize("write", WRITERS, ids=lambda f: f.__name__)
 
 

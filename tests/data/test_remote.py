@@ -14,9 +14,8 @@ import pytest
 from fsspec.implementations.memory import MemoryFile
 
 from cleanpairs.benchmarking import Bench
-from cleanpairs.core.errors import ConfigError, DataError, OutputError
+from cleanpairs.core import ConfigError, DataError, OutputError, without_secrets
 from cleanpairs.core.hub import without_hub
-from cleanpairs.core.plain import without_secrets
 from cleanpairs.data import load_pairs, open_source
 from cleanpairs.data.formats import remote
 from cleanpairs.data.formats.remote import fetch, is_public, is_url

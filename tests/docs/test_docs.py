@@ -17,9 +17,8 @@ import yaml
 
 import cleanpairs
 from cleanpairs.cli import COMMANDS, cli
-from cleanpairs.core import errors
+from cleanpairs.core import METHODS, errors
 from cleanpairs.core.recipe import find_recipes
-from cleanpairs.core.registry import METHODS
 from cleanpairs.estimators import PairCleaner
 from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan
 

@@ -15,8 +15,7 @@ from sklearn.datasets import load_sample_images
 from torch import Tensor, nn
 
 from cleanpairs import CRCL, ClipScore, Pairs, load_pairs
-from cleanpairs.core.errors import ConfigError, DataError
-from cleanpairs.core.registry import METHODS
+from cleanpairs.core import METHODS, ConfigError, DataError
 from cleanpairs.encoders import efficientnet_lite
 from cleanpairs.encoders.efficientnet_lite import EfficientNetLite0, weights_path
 from cleanpairs.encoders.module_encoder import ModuleEncoder

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from cleanpairs import Pairs, load_pairs
-from cleanpairs.core.errors import DataError, RefusedError
-from cleanpairs.core.registry import METHODS
+from cleanpairs.core import METHODS, DataError, RefusedError
 from tests import helpers
 from tests.conftest import Command
 from tests.helpers import assert_raises, picture, write_table

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
-COMMANDS = ("fit", "export")
 
 pytestmark = pytest.mark.slow
 
@@ -25,7 +24,7 @@ def said() -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", ["fit", "export"])
 def test_a_command_survives_its_faults_and_is_resumed_identically(said: str, command: str) -> None:
     if skipped := [line for line in said.splitlines() if line.startswith("Skipped: strace")]:
         pytest.skip(skipped[0])

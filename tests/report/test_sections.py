@@ -12,8 +12,7 @@ import pytest
 from scipy.stats import spearmanr
 
 from cleanpairs import Pairs, RepairPlan, load_pairs
-from cleanpairs.core.errors import ConfigError, DataError
-from cleanpairs.core.plain import percent
+from cleanpairs.core import ConfigError, DataError, percent
 from cleanpairs.correspondence.calibration import Calibration, calibrate, positions
 from cleanpairs.report.gallery import Cards, compare_scores, duplicates, precomputed_scores
 from cleanpairs.report.outcome import Outcome, outcome_of, slice_tables

@@ -11,8 +11,7 @@ import pytest
 
 from cleanpairs import RepairPlan, evaluate_audit
 from cleanpairs.commands.export import export_plan
-from cleanpairs.core.errors import ConfigError
-from cleanpairs.core.plain import percent
+from cleanpairs.core import ConfigError, percent
 from cleanpairs.report.outcome import outcome_of
 from cleanpairs.report.page import verdict
 from cleanpairs.review.session import Session

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from cleanpairs.core import distributed
-from cleanpairs.core.registry import METHODS
+from cleanpairs.core import METHODS, distributed
 from cleanpairs.encoders.mlp import MLP
 from cleanpairs.encoders.sgraf import SGR
 from cleanpairs.encoders.tokenizer import Tokenizer
