@@ -95,7 +95,7 @@ def check_number(owner: str, name: str, value: Any, *, also: Sequence[Any] = (),
     real = isinstance(value, Real) and not isinstance(value, bool) and abs(value) <= sys.float_info.max  # type: ignore[operator]
     if not real or not all(fits(value, limit) for _, fits, limit in bounds):
         allowed = "a number " + " and ".join(f"{sign} {limit:g}" for sign, _, limit in bounds)
-        _refuse(owner, name, " or ".join([allowed, *(repr(other) for other in also)]), value)
+        _refuse(owner, name, " or ".join([allowed.rstrip(), *(repr(other) for other in also)]), value)
 
 
 def check_text(owner: str, name: str, value: Any, *, none: bool = False) -> None:

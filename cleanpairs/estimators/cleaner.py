@@ -198,7 +198,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
             raise ConfigError("resume=True needs the run_dir of the fit that was interrupted")
         with own_modes(), distributed.process_group(self._resolved_device()):
             self._begin()
-            pairs, val = load_pairs(pairs), validation_pairs(val)
+            pairs, val = load_pairs(pairs), validation_pairs(val, y)
             self._refuse_different_processes(pairs)
             with distributed.first_goes_ahead():
                 fit = self._prepare(pairs)

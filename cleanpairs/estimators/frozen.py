@@ -370,7 +370,7 @@ class FrozenScorer(PairScorer):
         """
         self.validate()
         self._begin()
-        pairs, val = load_pairs(pairs), validation_pairs(val)
+        pairs, val = load_pairs(pairs), validation_pairs(val, y)
         model = self._load_model(pairs)
         images, texts, self.quarantined_ = self._encode(pairs)
         usable = self._usable(pairs)

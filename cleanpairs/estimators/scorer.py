@@ -188,13 +188,15 @@ class Embedded:
         return recall_folds(of, len(images), owner, folds)
 
 
-def validation_pairs(val: Any) -> Pairs | None:
+def validation_pairs(val: Any, y: Any) -> Pairs | None:
     """Load the pairs of ``val``, if there are any to be loaded.
 
     Parameters
     ----------
     val : pairs, optional
         As :func:`cleanpairs.load_pairs` takes them.
+    y : object
+        What was given for labels, which are not looked at.
 
     Returns
     -------
@@ -203,9 +205,13 @@ def validation_pairs(val: Any) -> Pairs | None:
 
     Raises
     ------
+    ConfigError
+        Labels are pairs, or a path of some.
     DataError
         None of them is usable.
     """
+    if isinstance(y, (Pairs, str, Path)):
+        raise ConfigError("pairs are given as labels y, and there are no labels: name them fit(pairs, val=...)")
     pairs = None if val is None else load_pairs(val)
     if pairs is not None and len(pairs.reasons) == len(pairs):
         raise DataError("val holds no usable pair")

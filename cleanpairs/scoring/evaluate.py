@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from cleanpairs.core import DataError, check_whole
+from cleanpairs.core import DataError, check_number, check_whole
 from cleanpairs.data.arrays import as_array, as_truths
 
 
@@ -119,10 +119,12 @@ def recall_folds(
 def detection(correspondence: np.ndarray, mismatched: np.ndarray, threshold: float) -> Detection:
     """Detection of mismatched pairs by low correspondence, both (N,). NaN (quarantined) pairs and those of masked truth
     are left out, pairs below the ``threshold`` are flagged. AUROC and AP are NaN when all pairs are alike in truth.
-    Where nothing is mismatched, all figures are. Where nothing is flagged, the precision is.
+    Where nothing is mismatched, all figures are. Where nothing is flagged, the precision is. Raises ConfigError: the
+    threshold is no number. DataError: the truths are not as many, or not True or False.
     """
     from sklearn.metrics import average_precision_score, roc_auc_score
 
+    check_number("detection", "threshold", threshold)
     if np.shape(mismatched) != np.shape(correspondence):
         raise DataError(f"{np.shape(correspondence)} scores need as many truths, found {np.shape(mismatched)}")
     y, (truth, unknown) = as_array("scores", correspondence, float), as_truths(mismatched)

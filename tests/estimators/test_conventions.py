@@ -62,8 +62,7 @@ def test_no_image_is_no_vector_and_a_gpu_that_is_not_there_is_named(
 
 
 def test_all_pairs_of_a_failed_image_are_set_aside_and_what_was_known_of_them_stays() -> None:
-    index = np.repeat(np.arange(40), 5)
-    pairs = Pairs.from_arrays(["a"] * 200, features=np.ones((40, 2), np.float32), image_index=index)
+    pairs = Pairs.from_arrays(["a"] * 200, features=np.ones((40, 2), "f"), image_index=np.repeat(np.arange(40), 5))
     pairs.reasons[4] = "known already"
     missing = ImageMatrix(np.ones((40, 1, 2)), {k: f"no image {k}" for k in range(30)}, "pretrained", None)
     wanted = {i: "known already" if i == 4 else f"no image {i // 5}" for i in range(150)}
@@ -112,6 +111,8 @@ def test_in_a_pipeline_and_a_search(frame: pd.DataFrame) -> None:
         (lambda fitted, frame: fitted.calibrate([True, False]), "a CSV, not list"),
         (lambda fitted, frame: export_pairs(frame, "plan.parquet", "out.parquet"), "takes a RepairPlan, not str"),
         (lambda fitted, frame: detection(fitted.correspondence_, ["False"] * 48, 0.5), "truths .* <U5"),
+        (lambda fitted, frame: detection(fitted.correspondence_, [True] * 48, "low"), "a number, found 'low'"),
+        (lambda fitted, frame: model().fit(frame, load_pairs(frame)), r"no labels.* fit\(pairs, val="),
         (lambda fitted, frame: fitted.evaluate(frame, folds=2.5), "folds .* whole number >= 1"),
         (lambda fitted, frame: filter_reasons(frame, ["url"]), r"names of filters .* \['url'\]"),
         (lambda fitted, frame: fitted.encode_images(np.ones(16, np.float32)), r"\(m, R, D\), found \(16,\)"),
@@ -164,9 +165,8 @@ def test_what_takes_pairs_takes_a_frame(frame: pd.DataFrame, fitted: InfoNCE, tm
 
 
 def test_labels_that_never_moved_are_told(frame: pd.DataFrame) -> None:
-    small = {k: v for k, v in SMALL.items() if k != "threshold"}
     with pytest.warns(UserWarning, match="all pairs have the same correspondence; train more"):
-        CRCL(**small | {"epochs": 1, "refine_epochs": [1], "lr": np.float32(1e-6)}).fit(frame)
+        CRCL(**SMALL | {"threshold": None, "epochs": 1, "refine_epochs": [1], "lr": np.float32(1e-6)}).fit(frame)
 
 
 @pytest.mark.parametrize("kind", [Auto, ClipScore])
