@@ -152,7 +152,7 @@ class L2RM(SplittingCleaner):
         Share of the mismatched pairs that ``rematch`` transports.
 
     label_epochs : int, optional
-        Epochs after the warm-up whose labels enter the correspondence. None: all.
+        How many splits enter the correspondence, from the end of the warm-up on, one an epoch. None: all.
 
     warm_loss : {"rce", "mean", "sum", "infonce"}
         Loss of the warm-up. The cross entropy with its reverse is "rce" (:mod:`cleanpairs.objectives`), without it

@@ -173,7 +173,7 @@ class REPAIR(SplittingCleaner):
         Epochs on all pairs before the first split.
 
     label_epochs : int, optional
-        Epochs after the warm-up whose labels enter the correspondence. None: all.
+        How many splits enter the correspondence, from the end of the warm-up on, one an epoch. None: all.
 
     epochs : int
         Epochs of the last stage, whose model is kept.

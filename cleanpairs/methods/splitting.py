@@ -113,7 +113,7 @@ class FeatureMemory:
 class Splitting(Averaged):
     """Strategy of a method that splits pairs. It overrides :meth:`judge` and :meth:`split_loss`.
 
-    Its value is the mean of the labels over epochs after the warm-up.
+    Its value is the mean of the labels over splits, of which the first ends the warm-up.
 
     Parameters
     ----------
@@ -441,7 +441,7 @@ class WarmupCleaner(PairCleaner):
     warmup : int
         Epochs on all pairs before the first split.
     label_epochs : int, optional
-        Epochs after the warm-up whose labels enter the correspondence. None: all.
+        How many splits enter the correspondence, from the end of the warm-up on, one an epoch. None: all.
     """
 
     warmup: int = whole(4, 1)
