@@ -337,7 +337,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         Raises
         ------
         ConfigError
-            A setting is out of its range.
+            A setting is out of its range, or pairs are given as ``y``.
         DataError
             No pair is usable, or more than ``max_bad_share`` of them are unusable.
         RefusedError

@@ -77,9 +77,7 @@ class _Consistent(Splitting):
         return (loss + self.method.gamma * geometric_loss(V, U, y, f.excluded)).mean()
 
     def losses(self, view: EpochContext, network: int) -> np.ndarray:
-        c = self.c[network]
-        if self.label_pass == "eval":
-            c = self.consistency(view, network)
+        c = self.consistency(view, network) if self.label_pass == "eval" else self.c[network]
         return 1 - scaled(np.where(np.isfinite(c), c, 1.0))  # NaN: of a batch that diverged
 
     def divide(self, network: int, losses: np.ndarray) -> GuardedSplit:
@@ -100,9 +98,7 @@ class _Consistent(Splitting):
 
     def judge(self, view: EpochContext) -> np.ndarray:
         for k in range(self.networks):
-            p = self.p[k]
-            if self.label_pass == "eval":
-                p = view.probability(k, self.tau)
+            p = view.probability(k, self.tau) if self.label_pass == "eval" else self.p[k]
             self.a[k] = self.beta * self.w[k] + (1 - self.beta) * self.a[k]
             self.b[k] = self.beta * np.where(np.isfinite(p), p, self.b[k]) + (1 - self.beta) * self.b[k]
         y = np.minimum(self.a, self.b)
