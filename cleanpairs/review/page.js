@@ -22,7 +22,7 @@ function make(tag, text, props) {
   return e;
 }
 
-const say = (text) => { $("message").textContent = text; };
+const say = (text) => { $($("pair").hidden ? "progress" : "message").textContent = text; };
 const percent = (x) => (100 * x).toFixed(1) + " %";
 
 function progress() {
@@ -45,11 +45,10 @@ async function list() {
 
 async function start() {
   await list();
-  say("");
+  $("message").textContent = "";
   const open = pairs.findIndex((i) => !answered.has(i));
-  if (open >= 0) return go(open);
-  say(pairs.length ? "All listed pairs are answered." : "No pair is listed.");
-  await go(0);
+  await go(Math.max(open, 0));
+  if (open < 0) say(pairs.length ? "All listed pairs are answered." : "No pair is listed.");
 }
 
 async function go(to) {
@@ -96,7 +95,7 @@ function show(question) {
   $("drop-alike").hidden = shown.alike < 2;
   $("drop-alike").textContent = `Drop all ${shown.alike} pairs with this caption`;
   const evidence = $("evidence");
-  evidence.replaceChildren(make("p", `Correspondence ${shown.score.toFixed(3)} (1: caption and image belong together, 0: they do not), ${shown.flagged ? "flagged" : "not flagged"}. Plan: ${PLAN[shown.plan]}${shown.plan === "drop" && shown.reason ? " (" + shown.reason + ")" : ""}.`));
+  evidence.replaceChildren(make("p", `Correspondence ${shown.score.toFixed(3)} (1: caption and image belong together, 0: they do not), ${shown.flagged ? "flagged" : "not flagged"}. Plan: ${PLAN[shown.plan]}${shown.reason ? " (" + shown.reason + ")" : ""}.`));
   if (shown.why) {
     const why = make("p");  // quoted words keep their place, also where they are written from right to left
     why.append(...`Why: ${shown.why}.`.split(/(?<=“)|(?=”)/).map((part, k) => k % 2 ? make("bdi", part) : part));
@@ -107,7 +106,7 @@ function show(question) {
     const ul = make("ul");
     for (const n of found) {
       const li = make("li"), img = make("img");
-      li.append(img, make("span", n.caption || "(no caption)"));
+      li.append(img, make("span", n.caption || `(no caption, key ${n.key})`));
       picture(n.pair_id, img, n.key);
       ul.append(li);
     }

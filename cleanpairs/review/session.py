@@ -17,7 +17,7 @@ from cleanpairs.core import ConfigError
 from cleanpairs.correspondence.calibration import UNDETERMINED, Calibration, Estimate
 from cleanpairs.data import Pairs, visible
 from cleanpairs.explain import Explainer
-from cleanpairs.repair.actions import REMATCHED, REPAIRED
+from cleanpairs.repair.actions import KINDS, REMATCHED, REPAIRED
 from cleanpairs.repair.editing import JUDGED, followed
 from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.review.log import CHOICES, Decision, DecisionLog, is_text
@@ -177,7 +177,8 @@ class Session:
         row = self.plan.table.slice(i, 1).to_pylist()[0]
         question |= {
             "raw": self.pairs.captions[i] or "", "score": round(float(self.y[i]), 3), "plan": row["action"],
-            "flagged": bool(self.y[i] < self.plan.threshold), "reason": row["reason"], "options": self.options(i),
+            "flagged": bool(self.y[i] < self.plan.threshold), "options": self.options(i),
+            "reason": None if row["reason"] in KINDS else row["reason"],
             "alike": int((self.known & ~self.answered)[self.alike(i)].sum()),
         }  # fmt: skip
         if self.explainer is not None:

@@ -67,7 +67,7 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
         "repair_score": [None if d is None else 0.9 for d in donor],
         "confidence": [None if d is None else 0.8 for d in donor],
         "donor_use": [None if d is None else 2 for d in donor],
-        "reason": ["it fits nowhere" if a == "drop" else None for a in action],
+        "reason": [{"drop": "it fits nowhere", "rematch_text": "displaced: by a row"}.get(a) for a in action],
     }
     plan = plan_of(pairs, action, donor, threshold=0.5, settings={"data": str(file), "columns": {}}, **told)
     shown = [unit(np.eye(4)[t].repeat(4, axis=1) + 0.3 * rng.normal(size=(N, 16))) for t in (topic, written)]

@@ -40,6 +40,7 @@ def tab(chromium: Any, case: Case, tmp_path: Path, request: Any) -> Iterator[Any
 def test_by_keyboard_and_where_it_is_left_it_goes_on(tab: Any, case: Case, tmp_path: Path) -> None:
     log = DecisionLog(tmp_path / "decisions.jsonl", case.pairs.source.fingerprint, N)
     assert (first := shown(tab)) == REPAIRED
+    assert "Plan: repair (displaced: by a row)." in tab.run("document.getElementById('evidence').textContent")
     press(tab, "n")
     second = shown(tab)
     press(tab, "y")
@@ -81,8 +82,9 @@ def test_searches_batches_and_the_plan(tab: Any) -> None:
     tab.until("document.getElementById('result').textContent.endsWith('plan.parquet')")
     tab.fill("words", "onerror")
     tab.until("!busy && document.getElementById('progress').textContent === '0 of 1 answered'")
-    tab.until("!busy")
     assert tab.run(MESSAGE) == ""  # which was about other pairs
+    tab.fill("words", "no such words")
+    tab.until("!busy && document.body.innerText.includes('No pair is listed.')")
 
 
 @pytest.mark.parametrize("tab", [True], indirect=True)
