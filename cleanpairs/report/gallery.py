@@ -94,9 +94,11 @@ def galleries(cards: Cards, count: int, why: Sequence[str | None] | None) -> lis
     kind = "flagged" if (outcome.kind == "flagged").any() else "dropped"
     gone, Kind = ranked(kind, outcome.correspondence), kind.capitalize()
     spread = repaired[np.unique(np.linspace(0, len(repaired) - 1, min(count, len(repaired))).round().astype(int))]
+    has_scores = np.isfinite(outcome.repair_score[repaired]).any()
+    by_score = " from the highest repair score to the lowest" if has_scores else ""
     doubtful, best = (ids[count:][::-1][:count] for ids in (gone, kept))
     chosen = [
-        ("repaired", "Repaired pairs", "evenly spread from the highest repair score to the lowest", repaired, spread),
+        ("repaired", "Repaired pairs", f"evenly spread{by_score}", repaired, spread),
         (kind, f"{Kind}: the worst", "the lowest correspondence of all", gone, gone[:count]),
         (kind, f"{Kind}, though doubtful", f"the highest correspondence of all that were {kind}", gone, doubtful),
         ("kept", "Kept, though doubtful", "the lowest correspondence of all that were kept", kept, kept[:count]),
@@ -132,7 +134,7 @@ def duplicates(cards: Cards, count: int) -> list[tuple[str, dict[str, Any]]]:
         for name in names[order[size[order] > 1]].tolist():
             ids = np.flatnonzero(group == name)
             _, first = np.unique(pairs.image_index[ids], return_index=True)
-            distinct = dict.fromkeys(visible(pairs.captions[i] or "(empty caption)", 120) for i in ids[:200].tolist())
+            distinct = dict.fromkeys(visible(pairs.captions[i] or "(no caption)", 120) for i in ids[:200].tolist())
             largest.append({
                 "pairs": len(ids),
                 "images": len(first),

@@ -175,14 +175,14 @@ def _number(value: Any) -> Any:
 
 
 def flattened(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten nested mappings, as ``{"input.rows": 5}``. Lists become text, and empty ones are left out."""
+    """Flatten nested mappings, as ``{"input.rows": 5}``. Lists become text, unless they are empty or of mappings."""
     out: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, Mapping):
             out |= flattened(value, f"{prefix}{key}.")
         elif not isinstance(value, list | tuple):
             out[prefix + str(key)] = without_secrets(value) if isinstance(value, str) else value
-        elif value:
+        elif value and not any(isinstance(part, Mapping) for part in value):
             out[prefix + str(key)] = ", ".join(map(str, value))
     return out
 
@@ -270,7 +270,7 @@ def _method(info: Mapping[str, Any], settings: Mapping[str, Any], result: Mappin
         text += f". Both sides are {vectors}"
     elif backbone in BACKBONES:
         text += f". Backbone {backbone}: {BACKBONES[backbone].summary}"
-    if settings.get("image_encoder") and not both:
+    if settings.get("image_encoder") not in (None, "auto") and not both:
         text += f". Image encoder: {settings['image_encoder']}"
     if result.get("epochs"):
         text += f". Trained for {plural(result['epochs'], 'epoch')}"

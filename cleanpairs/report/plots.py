@@ -132,7 +132,7 @@ def plot_pairs(
         word, colour = ("flagged", FLAGGED) if y[i] < threshold else ("kept", KEPT)
         for spine in ax.spines.values():
             spine.set(color=colour, linewidth=2, visible=True)
-        caption = visible(pairs.captions[i] or "(empty caption)", 90)
+        caption = visible(pairs.captions[i] or "(no caption)", 90)
         lines = textwrap.wrap(caption, 30, max_lines=3, placeholder=" …")
         ax.set_title(f"{y[i]:.3f}, {word}", fontsize=8, color=colour, loc="left")
         ax.set_xlabel("\n".join(lines).replace("$", r"\$"), fontsize=8)  # a caption with dollar signs is no formula

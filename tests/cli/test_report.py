@@ -68,7 +68,7 @@ def test_what_is_edited_about_displaced_rows_does_no_harm(command: Command, run:
     run.write_info({**run.info, "result": {**run.info["result"], "displaced": displaced, "standing_out": "<odd>"}})
     assert command("report", run.path, "--out", "r.html")[0] == 0
     page = Path("r.html").read_text(encoding="utf-8")
-    assert "<odd>" not in page and ("Rows 3 to 9." in page) == (len(displaced) == 2)
+    assert "<odd>" not in page and "pair_id" not in page and ("Rows 3 to 9." in page) == (len(displaced) == 2)
     assert f"cleanpairs export --plan {os.path.relpath(run.path)}/plan.parquet " in page and str(run.path) not in page
 
 

@@ -108,20 +108,21 @@ def test_a_page_of_every_kind_of_pair(case: dict[str, Any], tmp_path: Path) -> N
         digest = base64.b64encode(hashlib.sha256(body.encode()).digest()).decode()
         assert f"{tag}-src 'sha256-{digest}'" in policy
 
-    assert "<del><bdi>caption number 0</bdi></del>" in page.source
-    assert "<ins><bdi>caption number 9</bdi></ins>" in page.source
-    assert ">0.050</span>" in page.source
-    assert ">0.900</b>, from pair 9" in page.source
-    assert "truth: matched before" not in page.text
-    assert page.text.count("repaired with its own partner") == 2  # caption 9 is of k0, caption 0 of k3
-    assert page.text.count("repaired with a wrong partner") == 1  # image 7 under a caption of k9
-    assert page.text.count("truth: mismatched") >= 1
+    assert "<del><bdi>caption number 0</bdi></del>" in page.source and ">0.050</span>" in page.source
+    assert "<ins><bdi>caption number 9</bdi></ins>" in page.source and ">0.900</b>, from pair 9<" in page.source
+    # caption 9 is of k0, caption 0 of k3; image 7 comes under a caption of k9
+    assert [page.text.count(f"repaired with {whose} partner") for whose in ("its own", "a wrong")] == [2, 1]
+    assert "truth: mismatched" in page.text and "truth: matched before" not in page.text
     assert "the image cannot be read" in page.text
 
     words = case["pairs"].text_group.copy()
     words[6] = words[7]  # image 7 came with the words of caption 6
-    page = Page(write_report(tmp_path / "r2.html", **case | {"pairs": replace(case["pairs"], text_group=words)}))
+    table = case["plan"].table.drop(["repair_score", "reason"]).append_column("repair_score", pa.nulls(12))
+    moved = replace(case["plan"], table=table.append_column("reason", [["displaced: by a row"] * 12]))
+    told = case | {"pairs": replace(case["pairs"], text_group=words), "plan": moved}
+    page = Page(write_report(tmp_path / "r2.html", **told))
     assert page.text.count("repaired with its own partner") == 3 and "a wrong partner" not in page.text
+    assert "3 of 3, evenly spread." in page.text and "from pair 9; displaced: by a row" in page.text
 
 
 def test_galleries_show_each_dropped_pair_once_per_gallery_and_the_worst_first(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_groups_of_the_same_image_and_the_same_text() -> None:
     assert (found["total"], found["pairs"]) == (1, 3)  # rows without an image are no duplicates
     (group,) = found["largest"]
     assert (group["pairs"], group["images"]) == (3, 3) and group["mean"] == pytest.approx(0.2)
-    assert group["captions"] == ["A dog", "a DOG", "(empty caption)"]
+    assert group["captions"] == ["A dog", "a DOG", "(no caption)"]
     assert len(group["pictures"]) == 1 and (group["pictures"][0] or "").startswith("data:image/jpeg")
     assert (texts["total"], texts["pairs"]) == (1, 3)  # nor are empty captions
     assert texts["largest"][0]["captions"] == ["A dog"] and len(texts["largest"][0]["pictures"]) == 3
