@@ -90,7 +90,7 @@ def _lines(e: "Explanation | Neighbours") -> Iterator[str]:
     doubted = "quarantined" if y != y else f"correspondence {y:.3f}"
     why = getattr(e, "why", None)
     yield f"pair {e.pair_id}, key {safe(e.key)}: {doubted}{', flagged' if getattr(e, 'flagged', False) else ''}"
-    yield f"  caption    {safe(e.caption)}"
+    yield f"  caption    {safe(e.caption) or '(no caption)'}"
     if why is not None:
         yield f"  why        {safe(why)}"
     if opinion := getattr(e, "opinion", ""):
@@ -101,7 +101,8 @@ def _lines(e: "Explanation | Neighbours") -> Iterator[str]:
         yield f"  {name}{' of trusted pairs' if why is not None else ''}:"
         for n in near:
             doubt = "" if n.trusted else f", not trusted: {n.correspondence:.3f}"
-            yield f"    {n.similarity:.2f}  {safe(n.caption)}  (pair {n.pair_id}, key {safe(n.key)}{doubt})"
+            about = f"(pair {n.pair_id}, key {safe(n.key)}{doubt})"
+            yield f"    {n.similarity:.2f}  {safe(n.caption) or '(no caption)'}  {about}"
     yield ""
 
 

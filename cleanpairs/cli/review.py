@@ -275,7 +275,7 @@ def _serve(session: "Session", finish: Callable[[], str], title: str, no_browser
     server = LabelServer(session, finish, title=title)
     Progress(enabled=False)  # nobody waits for the end
     echo(
-        f"open {server.address}   (Ctrl-C ends; {plural(int(session.answered.sum()), 'pair')} answered)",
+        f"open {server.address}   (Ctrl-C ends; {plural(int(session.answered[session.known].sum()), 'pair')} answered)",
         err=has_flag("json"),
     )
     with suppress(KeyboardInterrupt):
