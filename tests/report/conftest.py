@@ -23,7 +23,7 @@ def plan_of(
         "correspondence": pa.array(y, pa.float32(), from_pandas=True),
         "repair_score": [0.9 - i / 1e4 if i in donors else None for i in range(n)],
         "confidence": [confidence if i in donors else None for i in range(n)],
-        "reason": ["it fits nowhere" if a in ("drop", "quarantine") else None for a in action],
+        "reason": ["path/of/" + "x" * 60 if a in ("drop", "quarantine") else None for a in action],
     }
     shown = replace(pairs, captions=own, reasons={})
     plan = helpers.plan_of(shown, action, [donors.get(i) for i in range(n)], threshold=0.5, **told)
