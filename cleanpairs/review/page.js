@@ -158,7 +158,7 @@ function edit() {
 }
 
 function press(key) {
-  const button = [...document.querySelectorAll("main [data-key]")].find((b) => b.dataset.key === key && b.checkVisibility());
+  const button = [...document.querySelectorAll("main [data-key]")].find((b) => b.dataset.key.toLowerCase() === key.toLowerCase() && b.checkVisibility());
   if (!button) return false;
   act(() => {
     if (button.dataset.action) return answer(button.dataset.action);

@@ -41,7 +41,7 @@ def test_by_keyboard_and_where_it_is_left_it_goes_on(tab: Any, case: Case, tmp_p
     log = DecisionLog(tmp_path / "decisions.jsonl", case.pairs.source.fingerprint, N)
     assert (first := shown(tab)) == REPAIRED
     assert "Plan: repair (displaced: by a row)." in tab.run("document.getElementById('evidence').textContent")
-    press(tab, "n")
+    press(tab, "N")  # as with Caps Lock
     second = shown(tab)
     press(tab, "y")
     third = shown(tab)
