@@ -21,13 +21,14 @@ from cleanpairs.cli.options import (
     group,
     ledger_option,
     option,
+    reading_as_in_the_fit,
     run_and_data,
     run_argument,
     set_option,
     set_values,
 )
 from cleanpairs.cli.terminal import Progress, echo, has_flag, print_result, say
-from cleanpairs.core import CurrentProgress, DataError, check_number, percent, plural
+from cleanpairs.core import CurrentProgress, check_number, percent, plural
 from cleanpairs.core.recipe import override_values
 
 engine_options = (
@@ -151,24 +152,6 @@ def caption_writer(out: str, options: dict[str, Any], chosen: dict[str, Any]) ->
         writer = ChatWriter(settings, answers, requests, **server, tell=lambda text: echo(text, err=True))
         yield writer
         say(f"{writer.report()}\n")
-
-
-def reading_as_in_the_fit(run: Any, data: str, chosen: dict[str, Any]) -> dict[str, Any]:
-    """Return how DATA is read: as ``chosen``, and by the columns that ``fit`` was told to read, where DATA has them."""
-    from cleanpairs.data import open_source
-
-    columns = {name: column for name, column in run.named_columns().items() if name not in chosen}
-    if not columns:
-        return chosen
-    listed = ", ".join(f"{name.removesuffix('_column')}={column}" for name, column in columns.items())
-    try:
-        open_source(data, **columns | chosen)
-    except DataError as error:
-        open_source(data, **chosen)  # another error is told alone
-        echo(f"warning: the columns of the fit ({listed}) cannot be read here: {error}", err=True)
-        return chosen
-    echo(f"columns as in the fit: {listed}", err=True)
-    return columns | chosen
 
 
 @click.command(cls=PathsCommand)
@@ -394,9 +377,10 @@ def export(ctx: click.Context, run: str | None, out: str, **options: Any) -> Non
             summary = export_run(opened, out, settings, **written)
     print_result({name: getattr(summary, name) for name in ("pairs", *COUNTED, "rows")}, summary)
     if not summary.rows:
-        told = "`cleanpairs inspect DATA` shows why none can be used"
-        told = told if summary.quarantined == summary.pairs else "forty answers to `cleanpairs review --calibrate` help"
-        echo(f"warning: no pair is kept; {told}", err=True)
+        unusable = summary.quarantined == summary.pairs
+        answers = "forty answers to `cleanpairs review --calibrate` help"
+        remedy = "`cleanpairs inspect DATA` shows why none can be used" if unusable else answers
+        echo(f"warning: no pair is kept; {remedy}", err=True)
 
 
 @click.command(cls=PathsCommand)

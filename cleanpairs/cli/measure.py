@@ -17,6 +17,7 @@ from cleanpairs.cli.options import (
     limit_option,
     option,
     per_option,
+    reading_as_in_the_fit,
     run_and_data,
     set_option,
 )
@@ -53,7 +54,8 @@ def evaluate(paths: tuple[str, ...], truth: str | None, threshold: float | None,
     run_path, data = run_and_data(paths)
     run = existing_run(run_path)
     model = run.model()
-    pairs = run.load_input() if data is None else load_pairs(data, **data_settings(options))
+    how = {} if data is None else reading_as_in_the_fit(run, data, data_settings(options))
+    pairs = run.load_input() if data is None else load_pairs(data, **how)
     figures: dict[str, float | None] = dict(model.evaluate(pairs, folds=folds).to_dict())
     mask = pairs.true_mismatch if truth is None else load_truth(truth, pairs)
     own = pairs.source.fingerprint == model._fingerprint

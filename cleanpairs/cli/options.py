@@ -17,7 +17,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from cleanpairs.cli.terminal import echo, flag, has_flag
-from cleanpairs.core import BACKBONES, METHODS, CleanpairsError, nearest, read_json
+from cleanpairs.core import BACKBONES, METHODS, CleanpairsError, DataError, nearest, read_json
 from cleanpairs.core.parameters import LARGEST_COUNT, LARGEST_SEED
 from cleanpairs.core.recipe import DataOptions, find_recipes, override_values, recipe_header
 
@@ -242,6 +242,24 @@ def run_and_data(paths: tuple[str, ...]) -> tuple[str | None, str | None]:
         return None, paths[0]
     run, data, *_ = (*paths, None, None)
     return run, data
+
+
+def reading_as_in_the_fit(run: Any, data: str, chosen: dict[str, Any]) -> dict[str, Any]:
+    """Return how DATA is read: as ``chosen``, and by the columns that ``fit`` was told to read, where DATA has them."""
+    from cleanpairs.data import open_source
+
+    columns = {name: column for name, column in run.named_columns().items() if name not in chosen}
+    if not columns:
+        return chosen
+    listed = ", ".join(f"{name.removesuffix('_column')}={column}" for name, column in columns.items())
+    try:
+        open_source(data, **columns | chosen)
+    except DataError as error:
+        open_source(data, **chosen)  # another error is told alone
+        echo(f"warning: the columns of the fit ({listed}) cannot be read here: {error}", err=True)
+        return chosen
+    echo(f"columns as in the fit: {listed}", err=True)
+    return columns | chosen
 
 
 class PathsCommand(click.Command):

@@ -22,7 +22,7 @@ import cleanpairs
 from cleanpairs.commands.run import SCORES_SCHEMA, scores_table
 from cleanpairs.core import ConfigError, RefusedError, percent, sha256_of
 from cleanpairs.correspondence.calibration import Estimate
-from cleanpairs.data import Pairs, ParquetSink, Source, iter_tables, load_pairs, open_source, staged_file
+from cleanpairs.data import Pairs, ParquetSink, Source, iter_tables, load_source, open_source, staged_file
 from cleanpairs.data.readers import reader_of
 from cleanpairs.data.rows import texts_of
 from cleanpairs.engine import Engine, Finished, Partition, make_engine, plan_partitions, remove_job, run_partitions
@@ -120,7 +120,7 @@ def score_stream(
         if scorer is None:
             if engine.remote:
                 raise ConfigError(_why_undivided(fitted, data))
-            counts, unseen = _score_at_once(fitted, load_pairs(data, **(columns or {})), Path(staged))
+            counts, unseen = _score_at_once(fitted, load_source(source), Path(staged))
             done = None
         else:
             unseen = threshold_of_rows(fitted, scorer, source, str(data))

@@ -148,8 +148,10 @@ def grouped(keys: Sequence[str] | Mapping[int, str], reasons: Sequence[tuple[int
     kinds: dict[str, list[tuple[int, str]]] = {}
     for each in reasons:
         kinds.setdefault(re.sub(r"'[^']*'|\"[^\"]*\"|\d[\d,]*", "*", each[1]), []).append(each)
-    return [
-        {"pairs": len(same), "pair_id": same[0][0], "key": keys[same[0][0]], "reason": example + same[0][1]}
-        for same in sorted(kinds.values(), key=lambda same: -len(same))
-        for example in ["for example " * (len({why for _, why in same}) > 1)]
-    ]
+    found = []
+    for same in sorted(kinds.values(), key=lambda same: -len(same)):
+        (i, why), differ = same[0], len({why for _, why in same}) > 1
+        found.append(
+            {"pairs": len(same), "pair_id": i, "key": keys[i], "reason": f"for example {why}" if differ else why}
+        )
+    return found

@@ -162,8 +162,8 @@ def test_other_data_is_read_by_the_columns_of_the_fit(command: Command, made: Pa
     path, table = run / "run.json", pq.read_table(made / "data.parquet")
     path.write_text(path.read_text().replace('"options": {}', '"options": {"text_column": "title"}'))
     pq.write_table(table.append_column("title", table["caption"]).set_column(1, "caption", [["?"] * N]), "new.parquet")
-    for name in ("score", "rematch"):
-        done = command(name, run, "new.parquet", "--out", f"{name}.parquet")
+    for name, *out in (("score", "--out", "score.parquet"), ("rematch", "--out", "plan.parquet"), ("evaluate",)):
+        done = command(name, run, "new.parquet", *out)
         assert done.code == 0 and "columns as in the fit: text=title" in done.err
     done = command("score", run, made / "data.parquet", "--out", "old.parquet")
     assert done.code == 0 and "threshold: that of the fit" in done.out

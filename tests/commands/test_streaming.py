@@ -155,7 +155,7 @@ def test_filters_that_are_named_are_asked_about_all_rows(of_both: Any, tmp_path:
 @pytest.mark.parametrize("kind", [np.float16, np.float32])
 def test_vectors_of_both_sides_stream(of_both: Any, kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streaming_module.ScoreWork, "batch_rows", 7)
-    monkeypatch.setattr(streaming_module, "load_pairs", lambda *_: pytest.fail("it was loaded whole"))
+    monkeypatch.setattr(streaming_module, "load_source", lambda *_: pytest.fail("it was loaded whole"))
     why = {3: "its text vector is zero", 11: "its text vector is not finite", 20: "there is no text vector"}
     for n, bad in ((0, {}), (1, {}), (2, {}), (40, why)):
         data, out = with_texts(tmp_path / "new.parquet", n, kind=kind, bad=tuple(bad)), tmp_path / "scores.parquet"
