@@ -53,7 +53,7 @@ def coco(images: list[Any], annotations: list[Any]) -> bytes:
     ("a.tsv", table('"hello"', "b", delimiter="\t"), ["hello", "b"], []),
     ("a.tsv", table('"a ""b"" c"', "d", '"x\ty"', '"two\nlines"', delimiter="\t"), ['a "b" c', "d", "x\ty",
      "two\nlines"], []),
-    ("a.csv", table("a, b", "c", delimiter=";"), ["a, b", "c"], []),
+    ("a.csv", table("a, b", "c", delimiter=";"), ["a, b", "c"], []), ("a.csv", b"sep=;\nimg;raw\n0.png;a\n", ["a"], []),
     ("a.csv", table('"two\nlines, three"', 'a 12" pipe', '"red" shoe'), ["two\nlines, three", 'a 12" pipe'],
      ["line 5 cannot"]),
     # delimiters, line ends, marks, encodings
@@ -81,7 +81,7 @@ def coco(images: list[Any], annotations: list[Any]) -> bytes:
     ("a.jsonl", b'{"images": ["0.png", "1.png"], "text": "a"}\n{"images": ["2.png"], "text": "b"}\n'
      b'{"images": [], "text": "c"}\n', ["b"], ["holds 2 images", "there is no image"]),
     # JSON that is no list of objects
-    ("a.json", lines("a", "b"), ["a", "b"], []),
+    ("a.json", lines("a", "b"), ["a", "b"], []), ("a.csv.zst", pa.compress(table("a"), "zstd", True), ["a"], []),
     ("a.json", b'{"image": {"0": "0.png", "1": "1.png"}, "caption": {"0": "a", "1": "b"}}', ["a", "b"], []),
     ("a.json", b'{"0.png": "a", "1.png": ["b", "c"], "2.png": null}', ["a", "b", "c"], ["there is no caption"]),
     # COCO and Karpathy
@@ -109,8 +109,8 @@ def test_the_right_rows_come_out(name: str, content: bytes, captions: list[str],
     ("a.csv.gz", gzip.compress(table("a", "b"), mtime=0)[:-4], "a.csv.gz cannot be read"),
     ("a.json", coco([1, 1], [(1, "a")]), "several images with the id 1"),
     ("a.json", b'{"images": [{"id": 1}], "annotations": [{"image_id": 1}]}', "annotation 0: it has no caption"),
-    ("a.json", b"", "cannot be read as JSON"), ("a.json", coco([1], [(2, "a")]), "no image with the id 2"),
-    ("a.csv", b"", "no header"), ("a.jsonl", b"", "no column of captions"),
+    ("a.json", b"{", "cannot be read as JSON"), ("a.json", coco([1], [(2, "a")]), "no image with the id 2"),
+    ("a.csv", b"", "no rows"), ("a.jsonl", b" \n\n", "no rows$"), ("a.json", b"", "no rows"), ("a.json", b"[]", "no r"),
     ("a.csv", b"image,caption\n0.png," + b"x" * 2**25 + b"\n", r"line 2: .*longer than"),
     ("a.csv", b"image,caption\nhttps://a:b@c.d/1.png?e,a\n", r"first: 'https://c\.d/1\.png'\); they are URLs"),
     ("a.csv", b"image,caption\nnowhere.png,a\n", "none of the first 1 images .*'nowhere.png'.*--image-root"),

@@ -1,4 +1,4 @@
-"""The records of a file of text: CSV, TSV, JSON or JSON Lines, perhaps packed by gzip.
+"""The records of a file of text: CSV, TSV, JSON or JSON Lines, perhaps packed by gzip or zstd.
 
 One bad line costs one row: it is quarantined with its number and the reason. A fault that makes the rest of the file
 doubtful, as a quote that is never closed, is an error that names file and line.
@@ -43,17 +43,17 @@ class Listing(NamedTuple):
 
 
 class _Head(NamedTuple):
-    """Names of the columns, the delimiter, whether a blank follows it, and whether the first line is a row."""
+    """Names of the columns, the delimiter, whether a blank follows it, and the number of lines above the rows."""
 
     names: list[str]
     delimiter: str
     spaced: bool = False
-    is_row: bool = False
+    lines: int = 1
 
 
 def file_kind(path: str | Path) -> str:
-    """The ending of a file's name in small letters, without that of gzip."""
-    return Path(str(path).lower().removesuffix(".gz")).suffix
+    """The ending of a file's name in small letters, without that of gzip or zstd."""
+    return Path(str(path).lower().removesuffix(".gz").removesuffix(".zst")).suffix
 
 
 @cached_by_file(2)
@@ -63,7 +63,10 @@ def read_records(path: str, encoding: str | None = None, text: str | None = None
     Columns of CSV are texts, but for given similarities and ``true_mismatch``. A column of JSON whose values have no
     common type becomes their JSON, as text. Captions are as :func:`cleanpairs.data.captions.captions_of` finds them.
     """
-    kind = file_kind(path)
+    kind, n = file_kind(path), -1
+    with _opened(path, encoding) as file:
+        if not any(map(bytes.strip, iter(lambda: file.read(MAX_FIELD), b""))):
+            raise DataError(f"{path} has no rows")
     head = None if kind in (".jsonl", ".ndjson", ".json") else _header(path, encoding)
     columns: dict[str, list[Any]] = {} if head is None else {name: [] for name in head.names}
     faults: dict[int, str] = {}
@@ -75,6 +78,8 @@ def read_records(path: str, encoding: str | None = None, text: str | None = None
             columns[name] = [None] * n
         for name, values in columns.items():
             values.append(record.get(name))
+    if not columns and n < 0:  # [] in a .json
+        raise DataError(f"{path} has no rows")
     caption_faults: Faults = {}
     typed: dict[str, pa.Array] = {}
     for name, values in columns.items():
@@ -124,7 +129,7 @@ def _opened(path: str, encoding: str | None = None) -> Iterator["BufferedReader[
     with (
         reading(path, "read", EOFError, zlib.error),
         open_regular(path) as plain,
-        gzip.GzipFile(fileobj=plain) if path.lower().endswith(".gz") else nullcontext(plain) as raw,
+        _unpacked(path.lower(), plain) as raw,
     ):
         file = BufferedReader(raw)
         if encoding is None and file.peek(2)[:2] in (b"\xff\xfe", b"\xfe\xff"):
@@ -135,6 +140,13 @@ def _opened(path: str, encoding: str | None = None) -> Iterator["BufferedReader[
             yield file
 
 
+def _unpacked(name: str, file: Any) -> Any:
+    """What a file of that name holds, as a context."""
+    if name.endswith(".zst"):
+        return pa.CompressedInputStream(file, "zstd")
+    return gzip.GzipFile(fileobj=file) if name.endswith(".gz") else nullcontext(file)
+
+
 @contextmanager
 def _opened_text(path: str, encoding: str | None) -> Iterator[TextIOWrapper]:
     with _opened(path, encoding) as file:
@@ -142,30 +154,32 @@ def _opened_text(path: str, encoding: str | None) -> Iterator[TextIOWrapper]:
 
 
 def _header(path: str, encoding: str | None) -> _Head:
-    """Read the header. Its delimiter is the tab of a ``.tsv``, else the commonest one."""
+    """Read the header. Its delimiter is that of a line ``sep=;``, the tab of a ``.tsv``, else the commonest one."""
     try:
         with _opened_text(path, encoding) as file:
             line = file.readline(MAX_FIELD)
+            noted = re.match(r'"?sep=([,;|\t])"?\s*$', line, re.IGNORECASE)  # a spreadsheet's note
+            line, lines = (file.readline(MAX_FIELD), 2) if noted else (line, 1)
     except UnicodeError as error:
         raise undecodable(f"{path}, line 1,", path, encoding, error) from error
     if re.match(rf"[^\t]*{_IMAGE_NAME.pattern}#\d+\t", line, re.IGNORECASE):
-        return _Head(["image", "caption"], "\t", is_row=True)  # Flickr's .token
+        return _Head(["image", "caption"], "\t", lines=0)  # Flickr's .token
     tabs = file_kind(path) == ".tsv" and "\t" in line
-    delimiter = "\t" if tabs else max(",\t;|", key=line.count)
+    delimiter = noted[1] if noted else "\t" if tabs else max(",\t;|", key=line.count)
     names = [name.strip().lstrip("\ufeff") for name in next(csv.reader([line], delimiter=delimiter), [])]
     strange = _NOT_UTF8.search(line) or "\0" in line
     if strange or not any(names):
         hint = f"; it may be {_likely_encoding(path)}" if strange else ""
-        raise DataError(f"{path} has no header of column names in line 1; found {line[:100]!r}{hint}")
+        raise DataError(f"{path} has no header of column names in line {lines}; found {line[:100]!r}{hint}")
     if any(map(_IMAGE_NAME.search, names)):
         raise DataError(
-            f"{path} has no header: line 1 is a pair already ({line[:100].strip()!r}); put names of the columns above "
-            f"it, such as {delimiter.join(['file_name', 'caption'])!r}"
+            f"{path} has no header: line {lines} is a pair already ({line[:100].strip()!r}); put names of the columns "
+            f"above it, such as {delimiter.join(['file_name', 'caption'])!r}"
         )
     names = [name or ("unnamed" if i == 0 else f"unnamed_{i + 1}") for i, name in enumerate(names)]
     if twice := [name for name, k in Counter(names).items() if k > 1]:
         raise DataError(f"{path} has the column {twice[0]!r} more than once in its header: rename one of them")
-    return _Head(names, delimiter, line.count(delimiter) == line.count(f"{delimiter} ") > 0)
+    return _Head(names, delimiter, line.count(delimiter) == line.count(f"{delimiter} ") > 0, lines)
 
 
 def _iter_csv(path: str, encoding: str | None, head: _Head) -> Iterator[Record]:
@@ -176,7 +190,7 @@ def _iter_csv(path: str, encoding: str | None, head: _Head) -> Iterator[Record]:
     with _opened_text(path, encoding) as file:
         quoting: Any = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
         reader = csv.reader(file, delimiter=delimiter, strict=True, quoting=quoting, skipinitialspace=head.spaced)
-        if not head.is_row:
+        for _ in range(head.lines):
             next(reader)
         before: list[str] = []  # the last row of one line
         while True:
@@ -227,7 +241,7 @@ def _is_quoted(path: str, encoding: str | None, head: _Head) -> bool:
     before: list[str] = []  # the last row of one line
     with suppress(csv.Error, UnicodeError), _opened_text(path, encoding) as file:
         reader = csv.reader(file, delimiter=head.delimiter, strict=True, skipinitialspace=head.spaced)
-        if not head.is_row:
+        for _ in range(head.lines):
             next(reader, None)
         for fields in reader:
             if not any(map(_BREAK.search, fields)):
