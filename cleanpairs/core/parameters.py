@@ -38,15 +38,20 @@ def choice(default: str, *others: str) -> Any:
 
 
 def check_settings(owner: str, settings: Any) -> None:
-    """Raise ConfigError for a field out of its range. Where a class changes a default, its base has the range."""
+    """Raise ConfigError for a field out of its range."""
     for name in (f.name for f in fields(settings)):
-        declared = (vars(c).get("__dataclass_fields__", {}).get(name) for c in type(settings).__mro__)
-        declarations = [f for f in declared if f is not None]
-        checks = [f.metadata["check"] for f in declarations if "check" in f.metadata]
-        if checks:
-            checks[0](owner, name, getattr(settings, name))
-        elif isinstance(declarations[0].default, bool) and not isinstance(value := getattr(settings, name), bool):
-            _refuse(owner, name, "True or False", value)
+        check_setting(owner, type(settings), name, getattr(settings, name))
+
+
+def check_setting(owner: str, settings: type, name: str, value: Any) -> None:
+    """As :func:`check_settings`, of one field. Where a class changes a default, its base has the range."""
+    declared = (vars(c).get("__dataclass_fields__", {}).get(name) for c in settings.__mro__)
+    declarations = [f for f in declared if f is not None]
+    checks = [f.metadata["check"] for f in declarations if "check" in f.metadata]
+    if checks:
+        checks[0](owner, name, value)
+    elif isinstance(declarations[0].default, bool) and not isinstance(value, bool):
+        _refuse(owner, name, "True or False", value)
 
 
 def _refuse(owner: str, name: str, allowed: str, value: Any) -> None:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, get_type_hints
 import yaml
 
 from cleanpairs.core.errors import ConfigError
+from cleanpairs.core.parameters import check_setting
 from cleanpairs.core.registry import METHODS, nearest
 from cleanpairs.core.regular import open_regular, read_text
 
@@ -92,7 +93,12 @@ class Recipe:
                 target, key = _place(setting, method, parameters)
                 if k < in_recipe and key in values[target]:
                     raise ConfigError(f"{setting.origin}: {key!r} is set twice: keep one of the two")
-                values[target][key] = _checked(target, key, setting, parameters)
+                values[target][key] = value = _checked(target, key, setting, parameters)
+                if target == "params" and k < in_recipe:
+                    try:
+                        check_setting(method, METHODS.load(method), key, value)
+                    except ConfigError as error:
+                        raise ConfigError(f"{setting.origin}: {error}") from error
         return cls(method, values["params"], DataOptions(**values["data"]), OutputOptions(**values["output"]))
 
     def estimator(self) -> Any:
