@@ -2,7 +2,7 @@
 const $ = (id) => document.getElementById(id);
 const DONE = { keep: "belongs", drop: "does not belong", unsure: "cannot say", rematch_text: "another caption", rematch_image: "another image", recaption: "your caption" };
 const PLAN = { keep: "keep the pair", drop: "drop the pair", rematch_text: "repair", rematch_image: "repair", recaption: "repair" };
-let blind = false, pairs = [], total = 0, answered = new Set(), at = 0, shown = null, busy = false;
+let blind = false, pairs = [], total = 0, answered = new Set(), at = 0, shown = null, busy = false, ended = false;
 const undoable = [];  // [name of a decision, the pair that it was made at]
 
 async function ask(path, body) {
@@ -37,10 +37,14 @@ async function list() {
   const found = await ask("queue?" + new URLSearchParams(blind ? {} : { show: $("show").value, words }));
   ({ pairs, total } = found);
   answered = new Set(found.answered);
-  if (!blind) $("rate").textContent = found.mismatched ? `Of ${found.kept} kept pairs about ${percent(found.mismatched[0])} (${percent(found.mismatched[1])} to ${percent(found.mismatched[2])}) ${found.counted}.`
-    : `${found.kept} pairs are kept. “cleanpairs audit” measures how many of them are mismatched.`;
+  if (!blind) tell(found);
   for (const id of ["keep-all", "drop-all"]) $(id).hidden = !words || !total;
   progress();
+}
+
+function tell(found) {
+  $("rate").textContent = found.mismatched ? `Of ${found.kept} kept pairs about ${percent(found.mismatched[0])} (${percent(found.mismatched[1])} to ${percent(found.mismatched[2])}) ${found.counted}.`
+    : `${found.kept} pairs are kept. “cleanpairs audit” measures how many of them are mismatched.`;
 }
 
 async function start() {
@@ -48,10 +52,12 @@ async function start() {
   $("message").textContent = "";
   const open = pairs.findIndex((i) => !answered.has(i));
   await go(Math.max(open, 0));
+  ended = open < 0;
   if (open < 0) say(pairs.length ? "All listed pairs are answered." : "No pair is listed.");
 }
 
 async function go(to) {
+  ended = false;
   at = Math.max(0, Math.min(to, pairs.length - 1));
   show(pairs.length ? await ask("question/" + pairs[at]) : null);
 }
@@ -127,11 +133,13 @@ async function answer(action, more) {
   undoable.push([made.name, pair]);
   answered.add(pair);
   progress();
+  if (made.rate) tell(made.rate);
   if (blind && answered.size >= pairs.length) await list();
   let next = at + 1;
   while (next < pairs.length && answered.has(pairs[next])) next++;
   const left = next < pairs.length ? next : pairs.findIndex((i) => !answered.has(i));
   await go(left < 0 ? at : left);
+  ended = left < 0;
   say(`Pair ${pair}: ${DONE[action]}.` + (left < 0 ? " All listed pairs are answered." + ` Press “${$("finish").textContent}”.` : ""));
 }
 
@@ -157,10 +165,12 @@ function edit() {
   $("typed").focus();
 }
 
-function press(key) {
-  const button = [...document.querySelectorAll("main [data-key]")].find((b) => b.dataset.key.toLowerCase() === key.toLowerCase() && b.checkVisibility());
+function press(typed) {
+  const button = [...document.querySelectorAll("main [data-key]")].find((b) => b.dataset.key.toLowerCase() === typed.toLowerCase() && b.checkVisibility());
   if (!button) return false;
+  const key = button.dataset.key;
   act(() => {
+    if (ended && !["ArrowLeft", "ArrowRight", "z", "e"].includes(key)) return say("All listed pairs are answered. To change an answer, press z, ← or → first.");
     if (button.dataset.action) return answer(button.dataset.action);
     if (key === "ArrowLeft") return go(at - 1);
     if (key === "ArrowRight") return go(at + 1);

@@ -114,7 +114,10 @@ class LabelServer:
         return queue if self.session.blind else queue | self.session.rate()
 
     def _answer(self, pair: int, action: str, **about: Any) -> dict[str, Any]:
-        return {"name": self.session.answer(pair, action, **about).name}
+        """Take an answer. The rate follows where that takes no tenth of a second."""
+        session, made = self.session, self.session.answer(pair, action, **about)
+        slow = session.calibration is not None and len(session.y) > 10_000
+        return {"name": made.name} | ({} if session.blind or slow else {"rate": session.rate()})
 
     def _answer_all(self, action: str, alike: int | None = None, show: str = "", words: str = "") -> dict[str, Any]:
         """Answer about all pairs with the caption of one, or about all that are listed."""

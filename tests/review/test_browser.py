@@ -13,18 +13,19 @@ from .conftest import REPAIRED, Case, N, served
 
 pytestmark = pytest.mark.slow
 
-MESSAGE, PLACE = (f"document.getElementById('{name}').textContent" for name in ("message", "place"))
+MESSAGE, PLACE, RATE = (f"document.getElementById('{name}').textContent" for name in ("message", "place", "rate"))
 
 
 def shown(tab: Any) -> int:
     return int(tab.run(f"+{PLACE}.match(/pair (\\d+)/)[1]"))
 
 
-def press(tab: Any, key: str) -> None:
-    """A key, and what follows from it."""
+def press(tab: Any, key: str) -> int:
+    """A key, and what follows from it. Returns the pair that is shown then."""
     before = tab.run(MESSAGE + " + " + PLACE)
     tab.key(key)
     tab.until(f"!busy && {MESSAGE} + {PLACE} !== {before!r}")
+    return shown(tab)
 
 
 @pytest.fixture
@@ -41,10 +42,9 @@ def test_by_keyboard_and_where_it_is_left_it_goes_on(tab: Any, case: Case, tmp_p
     log = DecisionLog(tmp_path / "decisions.jsonl", case.pairs.source.fingerprint, N)
     assert (first := shown(tab)) == REPAIRED
     assert "Plan: repair (displaced: by a row)." in tab.run("document.getElementById('evidence').textContent")
-    press(tab, "N")  # as with Caps Lock
-    second = shown(tab)
-    press(tab, "y")
-    third = shown(tab)
+    second, rate = press(tab, "N"), tab.run(RATE)  # as with Caps Lock
+    third = press(tab, "y")
+    assert tab.run(RATE) != rate
     press(tab, "ArrowRight")
     press(tab, "ArrowLeft")
     assert shown(tab) == third and len({first, second, third}) == 3
@@ -57,8 +57,7 @@ def test_by_keyboard_and_where_it_is_left_it_goes_on(tab: Any, case: Case, tmp_p
     log.refresh()
     held = {i: (made.action, made.caption) for i, made in log.decided().items()}
     assert held == {first: ("drop", None), second: ("keep", None), third: ("recaption", "typed by hand")}
-    press(tab, "z")
-    assert shown(tab) == third
+    assert press(tab, "Z") == third
     press(tab, "1")  # the nearest caption of another pair
     log.refresh()
     assert log.decided()[third].action == "rematch_text"
@@ -94,7 +93,8 @@ def test_an_audit_shows_no_score(tab: Any) -> None:
     for done in range(12):
         assert tab.run("document.getElementById('progress').textContent") == f"{done} of 12 answered"
         press(tab, "ync"[done % 3])
-    assert "All listed pairs are answered" in tab.run(MESSAGE)
+    press(tab, "y")  # a key too much, which is no answer
+    assert tab.run("!!document.querySelector('[aria-pressed=true][data-key=c]')") and "To change" in tab.run(MESSAGE)
 
 
 def test_narrow_and_dark(tab: Any) -> None:
