@@ -94,7 +94,9 @@ def fit(**options: Any) -> None:
     except KeyboardInterrupt:
         if progress.run_path is not None:
             command = f"cleanpairs fit --resume --out {shlex.quote(str(progress.run_path))}"
-            echo(f"\nInterrupted; the state is saved. Resume with:\n  {command}", err=True)
+            saved = Run(progress.run_path).has_checkpoint()
+            state = "the state is saved. Resume with" if saved else "there is no checkpoint yet. Begin anew with"
+            echo(f"\nInterrupted; {state}:\n  {command}", err=True)
         raise
     if first and (has_flag("json") or not recipe.output.quiet):
         print_result({**result, "seconds": round(time.time() - began, 1)}, result_table(result))

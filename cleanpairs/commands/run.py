@@ -227,8 +227,9 @@ class Run:
             self._aside.rename(self.path)
 
     def has_checkpoint(self) -> bool:
-        """Whether there is one to resume from."""
-        return any((self.path / "checkpoints").rglob("*.safetensors"))
+        """Whether there is one to resume from, or a part of the scores of a stream."""
+        saved = (self.path / "checkpoints").rglob("*.safetensors"), self.path.glob("scores.parquet.parts/part-??????")
+        return any(any(files) for files in saved)
 
     def discard_empty(self, trains: bool = True) -> None:
         """Delete the run and the link to it, if the fit ended before it had learnt anything. A model that it does not

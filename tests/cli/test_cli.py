@@ -246,7 +246,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(command: Command, output_of: Any
         with monkeypatch.context() as patch:
             patch.setattr(Run, "write_metrics", noted)
             done = command(*fit, *again, "--json")
-        assert_refused(done, 128 + number, "cleanpairs fit --resume --out stopped")
+        assert_refused(done, 128 + number, "state is saved", "cleanpairs fit --resume --out stopped")
         assert not done.out.strip() and (run / "checkpoints" / "last.safetensors").exists()
         assert (Run(run).info["status"], len(Run(run).metrics())) == ("interrupted", at)
     assert_refused(command("export", "stopped", "--repaired", "o.parquet"), 3, "--resume")  # it says how to go on

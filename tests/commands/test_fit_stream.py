@@ -1,6 +1,5 @@
 """A fit on more vectors than are compared with each other: the same run, from a sample and a stream."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -121,9 +120,8 @@ def test_a_fit_that_was_killed_while_it_scored_goes_on(tmp_path: Path, monkeypat
                 raise KeyboardInterrupt
 
     monkeypatch.setattr(LocalEngine, "run", killed)
-    with pytest.raises(KeyboardInterrupt):
-        fit(tmp_path / "data", tmp_path / "run", monkeypatch, 600)
-    assert json.loads((tmp_path / "run" / "run.json").read_text())["status"] == "interrupted"
+    assert_raises(KeyboardInterrupt, "^$", fit, tmp_path / "data", tmp_path / "run", monkeypatch, 600)
+    assert Run(tmp_path / "run").info["status"] == "interrupted" and Run(tmp_path / "run").has_checkpoint()
     again = fit(tmp_path / "data", tmp_path / "run", monkeypatch, 600, resume=True)
     assert begun == [0, 1, 2] and again == whole | {"run": again["run"]}
     tables = [pq.read_table(tmp_path / name / "scores.parquet") for name in ("whole", "run")]
