@@ -415,7 +415,14 @@ class FrozenScorer(PairScorer):
     def _calibrate(self, pairs: VectorPairs) -> np.ndarray:
         """Correspondence (N,) float32 of the pairs of a fit. Some of these are the background of later ones."""
         null = np.stack(null_pairs(pairs.image_group, pairs.text_group, self.random_state_))
-        observed, of_null = self.compare(pairs, pairs, null)
+        found, shapes = self.compare(pairs, pairs, null), [(len(pairs),), (null.shape[1],)]
+        shaped = isinstance(found, tuple) and [x.shape for x in found if isinstance(x, np.ndarray)] == shapes
+        if not shaped or not all(x.dtype.kind == "f" and np.isfinite(x).all() for x in found):
+            raise ConfigError(
+                f"compare of {self.method_name} must return two arrays of finite floats, of the shapes {shapes[0]} "
+                f"(the pairs) and {shapes[1]} (the wrong pairs)"
+            )
+        observed, of_null = found
         related = one_space_by_cosine(pairs, null)
         self._fit_probability = ScoreProbability.of(observed, of_null) if related else None
         self._probability = self._fit_probability
