@@ -55,7 +55,7 @@ class Registry(dict[str, Entry]):
 # A row of these tables: name, class (module:attribute), what it is, source, what it needs.
 METHODS = Registry("method", {
     "auto": ("auto:Auto",
-        "neighbours' agreement gives noise rate and weights before training; two networks; no settings", "cleanpairs"),
+        "neighbours' agreement gives noise rate and weights to two networks; needs no settings", "cleanpairs"),
     "crcl": ("crcl:CRCL", "active complementary loss, self-refining momentum labels", "CRCL, NeurIPS 2023"),
     "repair": ("repair:REPAIR",
         "rank correlation with a memory of clean pairs, noisy pairs half-replaced; two networks", "REPAIR, 2024"),
