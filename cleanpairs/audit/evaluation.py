@@ -25,6 +25,7 @@ Applications 14, 2005 (Beta intervals of proportions).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -214,16 +215,18 @@ class ExpectedQuality:
     threshold: float
     noise_rate: Estimate
     at_thresholds: tuple[ThresholdEstimate, ...]
+    run: str = "RUN"
 
     def __str__(self) -> str:
         return (
             f"expected noise rate   {self.noise_rate}\n\n{threshold_table(self.at_thresholds, mark=self.threshold)}\n\n"
-            "all by the model's own probabilities; `cleanpairs audit --n 100` measures them with labels"
+            "all by the model's own probabilities; "
+            f"`cleanpairs audit {quote(self.run)} --n 100` measures them with labels"
         )
 
 
 def expected_quality(
-    correspondence: ArrayLike, calibration: Calibration | None, *, threshold: float = 0.5
+    correspondence: ArrayLike, calibration: Calibration | None, *, threshold: float = 0.5, run: str = "RUN"
 ) -> ExpectedQuality:
     """Precision and recall to expect at several thresholds, the run's among them, before anybody has labelled anything.
 
@@ -231,7 +234,8 @@ def expected_quality(
     The precision at t is the mean of p_i below t. The recall is their sum, divided by the sum over all pairs. Both have
     intervals.
 
-    ``correspondence`` (N,) float in [0, 1]: P(matched), NaN left out. ``calibration``: of the fitted method.
+    ``correspondence`` (N,) float in [0, 1]: P(matched), NaN left out. ``calibration``: of the fitted method. ``run``:
+    the directory that advice names.
     Raises ConfigError: the threshold is not in [0, 1]. DataError: a value is outside [0, 1]. RefusedError: the scores
     are not calibrated, or their noise rate is undetermined.
     """
@@ -240,7 +244,8 @@ def expected_quality(
     if calibration is None or not len(y):
         raise RefusedError(
             f"the expected precision and recall of these {len(y):,} pairs are unknown: the method gives no calibrated "
-            "probabilities, or the noise rate is undetermined; forty answers to `cleanpairs review --calibrate` help"
+            "probabilities, or the noise rate is undetermined; forty answers to "
+            f"`cleanpairs review {quote(run)} --calibrate` help"
         )
     if not 0 <= y.min() <= y.max() <= 1:
         raise DataError("the correspondence must be in [0, 1]")
@@ -251,4 +256,4 @@ def expected_quality(
         if below.any():
             precision, recall = calibration.below(y, below)
             rows.append(ThresholdEstimate(t, int(below.sum()), precision, recall))
-    return ExpectedQuality(float(threshold), calibration.shares(y, [len(y)])[0], tuple(rows))
+    return ExpectedQuality(float(threshold), calibration.shares(y, [len(y)])[0], tuple(rows), run)

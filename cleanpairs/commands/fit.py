@@ -60,7 +60,7 @@ class FitInput:
 
 def result_table(result: Mapping[str, Any]) -> str:
     """Return a result of :func:`fit_run` as text: a verdict, counts, and the histogram of the correspondence."""
-    run = "" if same_file(LATEST, result["run"]) else f"{shlex.quote(result['run'])} "
+    run = "" if same_file(LATEST, result["run"]) else f" {shlex.quote(result['run'])}"
     out = result["standing_out"]
     odd = f"{len(out):,}  (kept, but with a lower score than half of all random pairs)"
     found = list(result["issues"].items())[1:-1]  # without doubtful pairs, and blocks of displaced rows
@@ -81,17 +81,17 @@ def result_table(result: Mapping[str, Any]) -> str:
         "validation": None if result["val_rsum"] is None else f"rSum {result['val_rsum']:.1f}{best}{seen}",
         "worst": result["worst"],
         "outliers": odd if out else None,
-        "issues": f"{'; '.join(others) or 'no others listed'}  (issues.csv; cleanpairs worst)",
+        "issues": f"{'; '.join(others) or 'no others listed'}  (issues.csv; cleanpairs worst{run})",
     }
     lines = [rate_in_words(result), *(f"{name:<16}{text}" for name, text in rows.items() if text)]
     lines += ["", "correspondence"]
     top = max([*result["histogram"], 1])
     for k, count in enumerate(result["histogram"]):
         lines.append(f"  {k / 10:.1f}-{(k + 1) / 10:.1f}  {count:>9,}  {'█' * round(40 * count / top)}")
-    count = f"cleanpairs review {run}--calibrate  (forty answers measure the noise rate)"
+    count = f"cleanpairs review{run} --calibrate  (forty answers measure the noise rate)"
     steps = [] if result.get("answers") else [count]
-    steps += [f"cleanpairs review {run} (look at the outliers)"] if out else []
-    steps.append(f"cleanpairs export {run}--out out.parquet")
+    steps += [f"cleanpairs review{run} (look at the outliers)"] if out else []
+    steps.append(f"cleanpairs export{run} --out out.parquet")
     lines += ["", f"{'run':<16}{result['run']}{'' if run else '  (runs/latest, until the next fit)'}"]
     return "\n".join([*lines, *(f"{'next' if k == 0 else '':<16}{step}" for k, step in enumerate(steps))])
 
@@ -122,7 +122,7 @@ def fit_run(
     - ``backbone_named``: the backbone was named in this call: ConfigError where vectors or an encoder take its place
 
     Raises CleanpairsError: as :meth:`cleanpairs.estimators.PairScorer.fit`, and OutputExistsError for a run that
-    exists. KeyboardInterrupt: on SIGINT, SIGTERM or SIGHUP, with the state saved.
+    exists. KeyboardInterrupt: on SIGINT, SIGTERM or SIGHUP, with the state of a training saved.
     Of several processes (torchrun) all train, and the first one alone writes and reports. The others return nothing.
     """
     estimator: PairScorer = recipe.estimator()
@@ -357,7 +357,7 @@ def _result(estimator: PairScorer, keys: Any, issues: pa.Table, kinds: Sequence[
 
     - ``histogram``: in ten equal bins of the correspondence
     - ``captions``: what they became
-    - ``issues``: in ``issues.csv``, by ``kinds``
+    - ``issues``: in ``issues.csv``, by ``kinds``, each up to :data:`cleanpairs.explain.LISTED`
     - ``set_aside``: by kinds of reasons
     - ``doubtful``: other pairs that each unused filter would find
     """

@@ -71,7 +71,7 @@ def chosen_cut(
     if threshold != "auto":
         from cleanpairs.estimators.cut import cut_at
 
-        cut = cut_at(y, calibration, str(run.info["method"]), max_wrong=max_wrong, keep=keep)
+        cut = cut_at(y, calibration, str(run.info["method"]), max_wrong=max_wrong, keep=keep, run=str(run.path))
         return cut.threshold, str(cut)
     from cleanpairs.audit import expected_quality
     from cleanpairs.correspondence.density_minimum import find_density_minimum
@@ -82,7 +82,9 @@ def chosen_cut(
             f"--threshold auto: the scores of {run.path.name} do not separate into two groups; give a number"
         )
     limit = 0.0 if minimum.right else minimum.threshold
-    return limit, None if calibration is None else str(expected_quality(y, calibration, threshold=limit))
+    return limit, None if calibration is None else str(
+        expected_quality(y, calibration, threshold=limit, run=str(run.path))
+    )
 
 
 def rematch_run(

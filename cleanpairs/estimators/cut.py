@@ -1,6 +1,7 @@
 """The threshold for a wanted purity, or a wanted share."""
 
 from dataclasses import dataclass
+from shlex import quote
 
 import numpy as np
 
@@ -31,9 +32,10 @@ class Cut:
 
 
 def cut_at(
-    y: np.ndarray, calibration: Calibration | None, method: str, *, max_wrong: float | None, keep: float | None
-) -> Cut:
-    """See :meth:`cleanpairs.estimators.PairScorer.threshold_for`. ``y`` (n,) finite."""
+    y: np.ndarray, calibration: Calibration | None, method: str, *, max_wrong: float | None, keep: float | None,
+    run: str = "RUN",
+) -> Cut:  # fmt: skip
+    """See :meth:`cleanpairs.estimators.PairScorer.threshold_for`. ``y`` (n,) finite. ``run``: advice names it."""
     if (max_wrong is None) == (keep is None):
         raise ConfigError("give max_wrong or keep, and not both: the share of wrong pairs, or the share that is kept")
     if not len(y):
@@ -54,7 +56,7 @@ def cut_at(
             raise RefusedError(
                 f"max_wrong={max_wrong:g} cannot be kept: the scores of this {method} are no calibrated probabilities, "
                 "or its noise rate is undetermined; keep a share instead (keep, --keep), or label some pairs "
-                "(cleanpairs review --calibrate)"
+                f"(cleanpairs review {quote(run)} --calibrate)"
             )
         kept = min(calibration.purest(y, max_wrong), int((y > 0).sum()))  # 0: labelled as mismatched
         if not kept:

@@ -126,7 +126,7 @@ def export(command: Command) -> Command:
 
 def test_an_export_of_nothing_warns_and_names_the_next_step(export: Command) -> None:
     plan = RepairPlan.load("plan.parquet")
-    for action, step in (("drop", "`cleanpairs review --calibrate`"), ("quarantine", "`cleanpairs inspect DATA`")):
+    for action, step in (("drop", "`cleanpairs review RUN --calibrate`"), ("quarantine", "`cleanpairs inspect DATA`")):
         plan_of(load_pairs("in.parquet"), [action] * 5, settings=plan.settings).save("plan.parquet", overwrite=True)
         assert_refused(export("--out", f"{action}.parquet"), 0, "warning: no pair is kept", step)
 

@@ -120,7 +120,7 @@ def test_a_purity_or_a_share_that_is_asked_for(command: Command, fitted: Path, t
     argv = ["export", run, "--repaired", tmp_path / "out.parquet", "--overwrite"]
     code, out, err = command(*argv, "--keep", "0.5")
     assert code == 0 and "60 of 120 pairs" in out and "undetermined" in out, err
-    assert_refused(command(*argv, "--max-wrong", "0.1"), 7, "no calibrated probabilities", "--keep")
+    assert_refused(command(*argv, "--max-wrong", "0.1"), 7, "no calibrated probabilities", f"review {run} --cal")
     assert_refused(command(*argv, "--max-wrong", "0.1", "--threshold", "0.5"), 2, "exclude each other")
     other = (*PLAUSIBLE, run, "data.parquet", "--out", tmp_path / "p.parquet")
     for cut in (["--max-wrong", "0.1"], ["--keep", "0.5"], ["--threshold", "auto"]):
