@@ -346,7 +346,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         Notes
         -----
         Pairs of displaced rows keep their correspondence. :meth:`displaced_rows` finds them. :meth:`rematch`, and
-        ``cleanpairs fit``, take them for mismatched.
+        ``cleanpairs fit``, take them for mismatched, and judge the others by their own share of mismatched pairs.
         """
         raise NotImplementedError
 
@@ -390,16 +390,10 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         """Return the moves of the pairs of ``fit``, as of :func:`cleanpairs.repair.displaced.moves_and_misplaced`.
 
         Pairs that show another image's caption are mismatched from now on, and their share is the least noise rate. Its
-        interval does not begin below the expected share of those whose own caption is found. The probabilities of the
-        others follow from the share of mismatched pairs among them alone.
+        interval does not begin below the expected share of those whose own caption is found.
         """
         moves, away = moves_and_misplaced(row, image_group, text_group, found, self.quarantined_, self.correspondence_)
-        y = self.correspondence_
-        left = np.isfinite(y) & ~away
-        if self.calibration_ is not None and away.any() and left.any():
-            self.calibration_, odds = self.calibration_.of_part(y[left])
-            y = y / (y + (1 - y) * odds)
-        self.correspondence_ = y * ~away
+        self.calibration_, self.correspondence_ = self._in_place(away)
         if self.threshold is None and not self.threshold_ and away.any():  # no other pair was worse than another
             self.threshold_ = float(np.min(self.correspondence_, where=self.correspondence_ > 0, initial=0.5))
         usable, (low, high) = np.isfinite(self.correspondence_), self.noise_rate_interval_
@@ -407,6 +401,18 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         self.noise_rate_, self.noise_rate_bound_ = max(self.noise_rate_, least), max(self.noise_rate_bound_, least)
         self.noise_rate_interval_ = max(low, surely), max(high, least)
         return moves
+
+    def _in_place(self, away: np.ndarray) -> tuple[Calibration | None, np.ndarray]:
+        """Return calibration and correspondence of the pairs of ``fit``. The latter is 0 where ``away`` is true.
+
+        The probabilities of the others follow from the share of mismatched pairs among them alone.
+        """
+        y, calibration = self.correspondence_, self.calibration_
+        left = np.isfinite(y) & ~away
+        if calibration is not None and away.any() and left.any():
+            calibration, odds = calibration.of_part(y[left])
+            y = y / (y + (1 - y) * odds)
+        return calibration, y * ~away
 
     def encode_images(self, images: Any) -> np.ndarray:
         """Encode images.
@@ -829,7 +835,9 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
             row, image, text = usable.row, usable.pair_image_group, usable.text_group
             found = embedded.displaced_rows(correspondence)
             moves, away = moves_and_misplaced(row, image, text, found, embedded.quarantined, correspondence)
-            correspondence = correspondence * ~away
+            judged = correspondence is not self.correspondence_ or not np.any(correspondence[away] > 0)
+            answered = hasattr(self, "_of_fit_")
+            correspondence = correspondence * ~away if judged or answered else self._in_place(away)[1]
         given = PlanInput.of(usable, correspondence, embedded.images.vectors, embedded.texts.vectors, chosen, moves)
         by_method = wanted.strategy == "method"
         plan = plan_repairs(
