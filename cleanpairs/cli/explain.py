@@ -3,7 +3,7 @@
 import contextlib
 import os
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -199,7 +199,7 @@ def report(run: str | None, out: str, truth: str | None, **options: Any) -> None
         title=f"{chosen.info['method']} on {name}",
         settings=_settings(chosen),
         truth=pairs.true_mismatch if truth is None else load_truth(truth, pairs),
-        next_steps=_next_steps(chosen, parameters["calibration"], bool(saved and "data" in saved.settings)),
+        next_steps=_next_steps(chosen, parameters["calibration"], saved),
         slice_by=[name.strip() for name in (options["slice_by"] or "").split(",") if name.strip()],
         audit_result=_audit_result(chosen),
         count=options["count"],
@@ -220,15 +220,23 @@ def _settings(run: Any) -> dict[str, Any]:
     return settings
 
 
-def _next_steps(run: Any, calibration: Any, planned: bool) -> list[tuple[str, str]]:
+def _next_steps(run: Any, calibration: Any, plan: Any) -> list[tuple[str, str]]:
     from cleanpairs.commands.run import PLAN
     from cleanpairs.estimators.cut import cut_at
+    from cleanpairs.repair.plan import as_written
+    from cleanpairs.repair.settings import RepairSettings
 
     near = os.path.relpath(run.path)  # no page tells where a run below the working directory lies
     path = run.path if near.startswith("..") else Path(near)
     name = quote(str(path))
     command = f"cleanpairs export {name} --out out.parquet"
-    as_shown = f"cleanpairs export --plan {quote(str(path / PLAN))} --out out.parquet" if planned else command
+    as_shown = command
+    if plan and "data" in plan.settings:  # the file is replaced by every export, and is named only where it must be
+        usual = asdict(RepairSettings()) | {"threshold": run.result.get("threshold")}
+        noted = {"threshold": plan.threshold, "min_repair_score": plan.min_repair_score, **plan.settings}
+        of_file = as_written(run.path / PLAN) is None or "recaption" in noted
+        if of_file or not usual.items() <= noted.items():
+            as_shown = f"cleanpairs export --plan {quote(str(path / PLAN))} --out out.parquet"
     steps = [("Write the kept and the repaired pairs", as_shown)]
     y = run.scores().correspondence
     y = y[y == y]

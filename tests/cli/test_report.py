@@ -13,6 +13,7 @@ from cleanpairs.commands.run import Run, write_scores
 from cleanpairs.data import load_pairs
 from cleanpairs.data.atomic import write_whole
 from cleanpairs.estimators.persistence import FORMAT
+from cleanpairs.repair.settings import RepairSettings
 from tests.conftest import Command, assert_refused
 from tests.helpers import csv_rows, picture, plan_of, vector_column, write_csv_rows, write_table
 
@@ -45,7 +46,7 @@ def run(tmp_path: Path) -> Run:
     recipe = "method: {name: crcl, threshold: auto}\nbackbone: {name: mlp}\ntrain: {epochs: 5}\n"
     write_whole(run.path / "recipe.yaml", recipe)
     run.write_metrics([{"stage": 1, "loss": 2.0 - e} for e in range(2)])
-    settings = {"strategy": "ot", "data": str(tmp_path / "data.parquet")}
+    settings = {**RepairSettings().noted(), "data": str(tmp_path / "data.parquet")}
     plan = plan_of(run.load_input(), ["drop" if v < 0.3 else "keep" for v in y], threshold=0.3, settings=settings)
     plan.save(run.path / "plan.parquet")
     return run
@@ -58,18 +59,19 @@ def test_a_page_about_a_run(command: Command, run: Run) -> None:
     assert "About 31.0\u00a0% of the pairs fit no better than random ones" in page and "kind 2" in page
     assert page.count('<article class="card') == 20 + 2 * (5 // 2)  # four galleries, and pairs where scores disagree
     assert command("report", run.path, "--out", "r.html").code == 5  # not overwritten unasked
-    done = command("report", run.path, "--out", "s.html", "--slice-by", "categry")
-    assert_refused(done, 2, "did you mean 'category'?")
+    assert_refused(command("report", run.path, "--out", "s.html", "--slice-by", "categ"), 2, "did you mean 'category'?")
     assert not Path("s.html").exists()
 
 
 @pytest.mark.parametrize("displaced", ["<odd>", ["<odd>"], [{"pair_id": 3, "why": "Rows 3 to 9."}, 7]])
 def test_what_is_edited_about_displaced_rows_does_no_harm(command: Command, run: Run, displaced: Any) -> None:
-    run.write_info({**run.info, "result": {**run.info["result"], "displaced": displaced, "standing_out": "<odd>"}})
+    result = {"threshold": 0.3 if len(displaced) == 2 else 0.4, "displaced": displaced, "standing_out": "<odd>"}
+    run.write_info({**run.info, "result": result})
     assert command("report", run.path, "--out", "r.html")[0] == 0
     page = Path("r.html").read_text(encoding="utf-8")
     assert "<odd>" not in page and "pair_id" not in page and ("Rows 3 to 9." in page) == (len(displaced) == 2)
-    assert f"cleanpairs export --plan {os.path.relpath(run.path)}/plan.parquet " in page and str(run.path) not in page
+    shown = "" if len(displaced) == 2 else "--plan ", "" if len(displaced) == 2 else "/plan.parquet"
+    assert f"export {os.path.relpath(run.path).join(shown)} --out out.parquet<" in page and str(run.path) not in page
 
 
 @pytest.mark.parametrize("content", ["{", '{"a": {"a": 1}}', "[1]"])
@@ -143,8 +145,5 @@ def test_thresholds_without_labels(command: Command, made: Run) -> None:
 
 
 def test_usage_of_audit(command: Command, made: Run) -> None:
-    for argv, words in (
-        ("--labels x.csv --thresholds", "exclude each other"),
-        ("--labels x.csv --page", "--page is for drawing"),
-    ):
-        assert_refused(command("audit", made.path, *argv.split()), 2, words)
+    for other, words in (("--thresholds", "exclude each other"), ("--page", "--page is for drawing")):
+        assert_refused(command("audit", made.path, "--labels", "x.csv", other), 2, words)
