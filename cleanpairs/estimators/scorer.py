@@ -835,9 +835,10 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
             row, image, text = usable.row, usable.pair_image_group, usable.text_group
             found = embedded.displaced_rows(correspondence)
             moves, away = moves_and_misplaced(row, image, text, found, embedded.quarantined, correspondence)
-            judged = correspondence is not self.correspondence_ or not np.any(correspondence[away] > 0)
-            answered = hasattr(self, "_of_fit_")
-            correspondence = correspondence * ~away if judged or answered else self._in_place(away)[1]
+            of_model = correspondence is self.correspondence_ and not hasattr(self, "_of_fit_")  # without answers
+            if of_model and np.any(correspondence[away] > 0):  # else `cleanpairs fit` has judged them
+                correspondence = self._in_place(away)[1]
+            correspondence = correspondence * ~away
         given = PlanInput.of(usable, correspondence, embedded.images.vectors, embedded.texts.vectors, chosen, moves)
         by_method = wanted.strategy == "method"
         plan = plan_repairs(
