@@ -159,7 +159,8 @@ class Planning:
         self.source, self.read, self.settings, self.parts = source, read, settings, parts
         self.engine = engine or make_engine("local")
         self.why: pa.ChunkedArray | None = scores.why if fitted else None  # (N,): what the run says against pairs
-        self.moves = scores.moves if fitted else None  # which captions it moves by the rule of displaced rows
+        self.moves = scores.moves[: None if fitted else 0]  # which captions it moves by the rule of displaced rows
+        self.away = scores.correspondence == 0  # where there are moves
 
     def in_memory(
         self, recaption: CaptionWriter | str | Path | None = None, *, explode: bool = False
@@ -192,12 +193,12 @@ class Planning:
         Returns the plan without its rows, and its counts.
         """
         model, source = self.model, self.source
-        unseen = None
-        if self.settings.threshold is None:
-            unseen = threshold_of_rows(model, scorer, source, str(self.read["data"]))
+        unseen = threshold_of_rows(model, scorer, source, str(self.read["data"]))
         fitted = model._has_scores_of(source, source.n_rows)
         settings = self.settings.resolved(model._applied_threshold(unseen, of_fit=fitted))
         known = model.correspondence_ if fitted else None
+        if known is not None and len(self.moves) and settings.displaced:
+            known = known * ~self.away  # of the 0 that `fit` gives, answers make a small number
         rows = self._embedded_batches(scorer, known is not None)
         texts = staged.with_suffix(".texts")
         given = PlanInput.from_rows(rows, source.n_rows, settings, texts, known, self.moves)

@@ -24,14 +24,11 @@ def test_this_installation_is_sound(here: list[Check]) -> None:
     assert [check for check in here if (check.state == "ok") != (check.remedy == "")] == []
 
 
-@pytest.mark.parametrize(
-    ("source", "words"),
-    [
-        ("raise RuntimeError('operator nms does not exist')", "RuntimeError: operator nms"),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "ended the process"),
-        ("print('noise'); import nothing_of_the_kind", "No module named"),
-    ],
-)
+@pytest.mark.parametrize(("source", "words"), [
+    ("raise RuntimeError('operator nms does not exist')", "RuntimeError: operator nms"),
+    ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "ended the process"),
+    ("print('noise'); import nothing_of_the_kind", "No module named"),
+])  # fmt: skip
 def test_a_module_that_cannot_be_imported_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, words: str
 ) -> None:

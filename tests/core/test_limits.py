@@ -97,18 +97,15 @@ def test_a_lack_of_memory_is_code_6(error: Exception, in_process: Command, monke
         assert_refused(in_process("methods"), 6, "Error [limit]", remedy, told)
 
 
-@pytest.mark.parametrize(
-    ("error", "told", "words"),
-    [
-        (pa.lib.ArrowMemoryError("realloc of size 2097152 failed"), MemoryError, "realloc"),
-        (pa.ArrowInvalid("not what it says"), DataError, "x.parquet"),
-        (
-            pa.ArrowException("Failed to launch worker thread: Resource temporarily unavailable"),
-            ResourceError,
-            "ulimit",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("error", "told", "words"), [
+    (pa.lib.ArrowMemoryError("realloc of size 2097152 failed"), MemoryError, "realloc"),
+    (pa.ArrowInvalid("not what it says"), DataError, "x.parquet"),
+    (
+        pa.ArrowException("Failed to launch worker thread: Resource temporarily unavailable"),
+        ResourceError,
+        "ulimit",
+    ),
+])  # fmt: skip
 def test_what_lacks_is_no_fault_of_the_data(error: Exception, told: type[Exception], words: str) -> None:
     with pytest.raises(told, match=words), reading("x.parquet", "read", pa.ArrowException):
         raise error

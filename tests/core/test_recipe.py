@@ -56,22 +56,19 @@ def test_values_are_typed_as_people_write_them() -> None:
     assert Recipe.resolve(overrides=["data.train=a=b.parquet"]).data.train == "a=b.parquet"
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("trian: {}", "unknown section 'trian'; did you mean 'train'"),
-        ("train: {epoch: 3}", "unknown key 'train.epoch'; did you mean 'epochs'?"),
-        ("method: {name: crlc}", "unknown method 'crlc'; did you mean 'crcl'"),
-        ("train: {epochs: 3, epochs: 4}", "given twice"),
-        ("train: {epochs: 3}\nmethod: {epochs: 4}", "set twice"),
-        ("train: {lr: -1}\nmethod: {name: crcl}", "lr of crcl must be a number > 0, found -1"),
-        ("data: {limit: true}", "data.limit must be int | null"),
-        ("train: {epochs: [", "line 1"),
-        ("x: !!python/object/apply:os.getcwd []", "not readable as YAML"),
-        ("train: {\udcff: 1}", "not UTF-8"),
-        pytest.param("#" * ((1 << 20) + 1), "larger than 1,048,576 bytes", id="large"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    ("trian: {}", "unknown section 'trian'; did you mean 'train'"),
+    ("train: {epoch: 3}", "unknown key 'train.epoch'; did you mean 'epochs'?"),
+    ("method: {name: crlc}", "unknown method 'crlc'; did you mean 'crcl'"),
+    ("train: {epochs: 3, epochs: 4}", "given twice"),
+    ("train: {epochs: 3}\nmethod: {epochs: 4}", "set twice"),
+    ("train: {lr: -1}\nmethod: {name: crcl}", "lr of crcl must be a number > 0, found -1"),
+    ("data: {limit: true}", "data.limit must be int | null"),
+    ("train: {epochs: [", "line 1"),
+    ("x: !!python/object/apply:os.getcwd []", "not readable as YAML"),
+    ("train: {\udcff: 1}", "not UTF-8"),
+    pytest.param("#" * ((1 << 20) + 1), "larger than 1,048,576 bytes", id="large"),
+])  # fmt: skip
 def test_bad_recipes_are_config_errors_that_name_the_file(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "r.yaml"
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
