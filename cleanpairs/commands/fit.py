@@ -329,8 +329,7 @@ def _write_results(run: Run, estimator: PairScorer, pairs: Pairs, scored: Stream
     if scored is not None:
         issues, keys, blocks = scored
     else:
-        displaced = estimator.displaced_rows(pairs)
-        moves = estimator._judge_displaced(pairs.row, pairs.pair_image_group, pairs.text_group, displaced)
+        displaced, moves = estimator._judge_own(pairs)
         estimator.save_pretrained(run.path / "model", overwrite=True)
         explainer = estimator.explainer(pairs)
         scores = pairs.keys, estimator.correspondence_, estimator.threshold_, estimator.quarantined_

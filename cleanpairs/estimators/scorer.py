@@ -347,6 +347,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         -----
         Pairs of displaced rows keep their correspondence. :meth:`displaced_rows` finds them. :meth:`rematch`, and
         ``cleanpairs fit``, take them for mismatched, and judge the others by their own share of mismatched pairs.
+        With a threshold of its own :meth:`rematch` leaves the others as they are, as :meth:`threshold_for` does.
         """
         raise NotImplementedError
 
@@ -384,6 +385,12 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         """Take over the correspondence (N,) of all pairs of which those of ``fit`` were a sample."""
         self.correspondence_, self.standing_out_ = correspondence, np.empty(0, np.int64)
 
+    def _judge_own(self, pairs: Pairs) -> tuple[Displacement, np.ndarray]:
+        """Find displaced rows in the pairs of ``fit``. Returns them, and :meth:`_judge_displaced`."""
+        embedded = self._embed(pairs)
+        seen, found = embedded.pairs, embedded.displaced_rows(self.correspondence_)
+        return found, self._judge_displaced(seen.row, seen.pair_image_group, seen.text_group, found)
+
     def _judge_displaced(
         self, row: np.ndarray, image_group: np.ndarray, text_group: np.ndarray, found: Displacement
     ) -> np.ndarray:
@@ -394,8 +401,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         """
         moves, away = moves_and_misplaced(row, image_group, text_group, found, self.quarantined_, self.correspondence_)
         self.calibration_, self.correspondence_ = self._in_place(away)
-        if self.threshold is None and not self.threshold_ and away.any():  # no other pair was worse than another
-            self.threshold_ = float(np.min(self.correspondence_, where=self.correspondence_ > 0, initial=0.5))
+        self.threshold_ = self._above_displaced(self.threshold_, self.correspondence_, away)
         usable, (low, high) = np.isfinite(self.correspondence_), self.noise_rate_interval_
         least, surely = float(away[usable].mean()), float(moves["confidence"][away[moves["pair"]]].sum() / usable.sum())
         self.noise_rate_, self.noise_rate_bound_ = max(self.noise_rate_, least), max(self.noise_rate_bound_, least)
@@ -413,6 +419,12 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
             calibration, odds = calibration.of_part(y[left])
             y = y / (y + (1 - y) * odds)
         return calibration, y * ~away
+
+    def _above_displaced(self, threshold: float, y: np.ndarray, away: np.ndarray) -> float:
+        """Return the model's threshold, which flags pairs with a ``y`` (n,) of 0 if some are ``away`` (n,)."""
+        if threshold or self.threshold is not None or not away.any():
+            return threshold
+        return float(np.min(y, where=y > 0, initial=0.5))  # no other pair was worse than another
 
     def encode_images(self, images: Any) -> np.ndarray:
         """Encode images.
@@ -836,9 +848,12 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
             found = embedded.displaced_rows(correspondence)
             moves, away = moves_and_misplaced(row, image, text, found, embedded.quarantined, correspondence)
             of_model = correspondence is self.correspondence_ and not hasattr(self, "_of_fit_")  # without answers
-            if of_model and np.any(correspondence[away] > 0):  # else `cleanpairs fit` has judged them
-                correspondence = self._in_place(away)[1]
+            if wanted.threshold is None and of_model and np.any(correspondence[away] > 0):
+                correspondence = self._in_place(away)[1]  # else `cleanpairs fit` has judged them
             correspondence = correspondence * ~away
+            if wanted.threshold is None:
+                cut = self._above_displaced(chosen.resolved_threshold, correspondence, away)
+                chosen = replace(chosen, threshold=cut)
         given = PlanInput.of(usable, correspondence, embedded.images.vectors, embedded.texts.vectors, chosen, moves)
         by_method = wanted.strategy == "method"
         plan = plan_repairs(

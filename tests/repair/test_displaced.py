@@ -111,8 +111,13 @@ def test_pairs_in_place_are_judged_by_their_own_share_of_mismatched_ones(tmp_pat
     assert calibration is not None and abs((~kept).sum() - wrong.sum()) <= 2
     share = calibration.shares(y[kept], [int(kept.sum())])[0]
     assert share.low <= wrong[kept].mean() <= share.high < 0.1
-    plan = Auto(device="cpu", random_state=0).fit(run.load_input()).rematch(run.load_input())  # in Python, too
-    assert np.array_equal(plan.table["correspondence"], y)
+    model, pairs = Auto(device="cpu", random_state=0), run.load_input()  # in Python, too
+    assert np.array_equal(model.fit(pairs).rematch(pairs).table["correspondence"], y)
+    model.threshold_ = 0.0  # as where no other pair is worse than another
+    assert "keep" not in np.array(model.rematch(pairs, repairs="none").table["action"])[y == 0]
+    cut = model.threshold_for(max_wrong=0.05)  # of the scores before
+    kept = np.array(model.rematch(pairs, threshold=cut.threshold, repairs="none").table["action"]) == "keep"
+    assert 100 < kept.sum() <= cut.kept and wrong[kept].mean() <= 0.05
 
 
 @pytest.mark.parametrize("settings", [
