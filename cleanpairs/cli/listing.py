@@ -153,7 +153,7 @@ def _lines(summary: dict[str, Any], decode: str, width: int) -> Iterator[str]:
     if summary["filters"] is not None:
         yield "\nfilters      what `fit --drop NAME,...` quarantines (several may find a pair; * is always on)"
     for f in summary["filters"] or ():
-        example = "" if f["key"] is None else f"  (pair {f['pair_id']}, key {safe(f['key'])[:30]})"
+        example = "" if f["key"] is None else f"  (pair {f['pair_id']}, key {safe(f['key'])[:40]})"
         many = ", more than half of the pairs, so not quarantined" if f["too_many"] else ""
         yield f"  {f['filter'] + ('*' if f['always'] else ''):<18}{f['pairs']:>9,}  {f['reason']}{many}{example}"
     yield ""
@@ -185,7 +185,7 @@ def _files(summary: dict[str, Any], width: int) -> Iterator[str]:
 
 def _reasons(reasons: list[dict[str, Any]], most: int = 10) -> Iterator[str]:
     for reason in reasons[:most]:
-        first = f"(first pair {reason['pair_id']}, key {safe(reason['key'])[:30]})"
+        first = f"(first pair {reason['pair_id']}, key {safe(reason['key'])[:40]})"
         yield f"  {reason['pairs']:>7,} x  {safe(reason['reason'])}  {first}"
     if len(reasons) > most:
         yield f"  ... and {len(reasons) - most:,} more kinds"

@@ -1,6 +1,7 @@
 """From a plan, or a finished run, to the cleaned dataset. A plan is carried out without importing PyTorch and SciPy."""
 
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -95,18 +96,18 @@ def export_run(
     export = Export(source, out, ExportSettings(**written, about=card_facts(run, license)))
 
     def decide(outputs: StagedSet) -> Decisions:
-        whole = settings.dedup or not (export.format.selection and export.one_row_a_pair)
-        if not whole and not len((scores := run.scores()).moves):
-            staged = resources.enter_context(scratch_directory("plan")) / PLAN
-            threshold = float(run.result["threshold"])
-            head = plan_selection(scores, source, settings.resolved(threshold), staged)
-            return PlanFile(str(staged), source.n_rows, head)
+        selects = export.format.selection and export.one_row_a_pair
+        scratch = resources.enter_context(scratch_directory("plan")) / PLAN
+        if selects and not settings.dedup:
+            head = plan_selection(run.scores(), source, settings.resolved(float(run.result["threshold"])), scratch)
+            return PlanFile(str(scratch), source.n_rows, head)
+        unrepaired = replace(settings, repairs="none", n_donors=1, displaced=False)
         search = Path(out).absolute().with_name(Path(out).name + ".search")
-        planning = Planning(run, source, recorded_input(run), settings, search, engine)
+        planning = Planning(run, source, recorded_input(run), unrepaired if selects else settings, search, engine)
         try:
-            saved = outputs.add(plan_file, overwrite=True)
+            saved = scratch if selects else outputs.add(plan_file, overwrite=True)
         except OutputError:  # the run can be read only
-            saved = resources.enter_context(scratch_directory("plan")) / PLAN
+            saved = scratch
         if source.n_rows >= streamed_from and (scorer := planning.row_scorer()) is not None:
             head, _ = planning.streamed(scorer, saved)
             decisions = _decisions(export, PlanFile(str(saved), source.n_rows, head))

@@ -53,8 +53,9 @@ def test_a_part_that_changes_while_it_is_read_ends_the_fit(tmp_path: Path, monke
         return score_stream(*args, **kwargs)
 
     monkeypatch.setattr(fit_stream, "score_stream", changed)
-    given = tmp_path / "data", tmp_path / "run", monkeypatch, 300
-    assert_raises(DataError, "has changed since it was read", fit, *given)
+    assert_raises(
+        DataError, "has changed since it was read", fit, tmp_path / "data", tmp_path / "run", monkeypatch, 300
+    )
     assert not (tmp_path / "run").exists()
 
 
@@ -64,8 +65,7 @@ def test_a_sample_and_a_stream_leave_the_run_of_a_fit_on_all(
     """Spoilt rows are quarantined with their numbers, nothing is lost, and uids are kept and dropped by the scores."""
     wrong = embeddings(tmp_path / "data", spoilt=True) != np.arange(N)
     found = fit(tmp_path / "data", tmp_path / "run", monkeypatch, N)
-    run = Run.open(tmp_path / "run")
-    scores = run.scores()
+    scores = (run := Run.open(tmp_path / "run")).scores()
     known = np.isfinite(scores.correspondence)
     assert sorted(scores.reasons) == np.flatnonzero(~known).tolist() == [7, 1500, 2900][: len(scores.reasons)]
     assert "not finite" in scores.reasons[1500] and found["quarantined"] == 3 and found["pairs"] == N
@@ -82,8 +82,8 @@ def test_a_sample_and_a_stream_leave_the_run_of_a_fit_on_all(
     kept = np.flatnonzero(np.nan_to_num(scores.correspondence) >= run.info["result"]["threshold"])
     assert ids["f1"].tolist() == kept.tolist() and summary.kept == len(kept) and summary.quarantined == 3
     assert command("score", run.path, tmp_path / "data", "--out", tmp_path / "again.parquet").code == 0
-    again = pq.read_table(tmp_path / "again.parquet")["correspondence"].to_numpy()
-    np.testing.assert_array_equal(again, scores.correspondence)
+    np.testing.assert_array_equal(pq.read_table(tmp_path / "again.parquet")["correspondence"], scores.correspondence)
+    assert f"pair 7, key {7:032x})" in command("inspect", tmp_path / "data").out
 
 
 def test_displaced_rows_are_found_in_a_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,13 +97,14 @@ def test_displaced_rows_are_found_in_a_stream(tmp_path: Path, monkeypatch: pytes
     assert [row["why"] for row in issues if row["issue"] == "displaced rows"] == [told["why"]]
     doubtful = [int(row["pair_id"]) for row in issues if row["issue"] == "doubtful"]
     assert len(doubtful) == 200 and not set(doubtful) & set(range(555, 745))
-    run = Run.open(tmp_path / "run")
-    moves = run.scores().moves
+    moves = (run := Run.open(tmp_path / "run")).scores().moves
     own = at[moves["donor"]] == moves["pair"]
     assert own.mean() > 0.97 and own.sum() > 0.97 * (at == np.arange(n) - 1)[block].sum()
+    for dedup in (False, True):  # a list of uids holds no repair, so none is sought
+        summary = export_run(run, tmp_path / f"{dedup}.npy", RepairSettings(dedup=dedup))
+        assert summary.dropped == found["flagged"] and not (run.path / "plan.parquet").exists()
     summary = export_run(run, tmp_path / "clean.parquet", RepairSettings())
-    assert summary.rematched_text >= len(moves)
-    assert summary.quarantined == found["quarantined"] == 3
+    assert summary.rematched_text >= len(moves) and summary.quarantined == found["quarantined"] == 3
 
 
 def test_a_fit_that_was_killed_while_it_scored_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
