@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from cleanpairs.core import DataError
-from cleanpairs.core.regular import check_regular, reading
+from cleanpairs.core.regular import cached_by_file, check_regular, reading
 
 
 def as_array(what: str, values: Any, dtype: type | None = None) -> np.ndarray:
@@ -52,6 +52,7 @@ def read_npy(path: str | os.PathLike[str]) -> np.ndarray:
     return np.asarray(array) if array.size == 0 else array
 
 
+@cached_by_file(1 << 14)
 def read_vectors(path: str, regions: bool = False) -> np.ndarray:
     """As :func:`read_npy`, floats (n, D), or (n, R, D) where ``regions`` may be. DataError otherwise."""
     array = read_npy(path)

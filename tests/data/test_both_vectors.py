@@ -54,12 +54,11 @@ def test_zeros_are_set_aside_and_vectors_that_are_all_the_same_are_refused(value
     """Of columns with two more of the usual names."""
     image, text = vectors()
     image[6], text[8] = value, value
-    columns = {"Image_Vector": list(image), "caption_embedding": list(text)}
     for name, array in (("image", image), ("text", text)):
         np.save(tmp_path / f"{name}.npy", array)
     for pairs in (
         Pairs.from_arrays(image_vectors=image, text_vectors=text),
-        load_pairs(write_table(tmp_path / "a.parquet", columns)),
+        load_pairs(write_table(tmp_path / "a.parquet", {"Image_Vector": list(image), "caption_embedding": list(text)})),
         load_pairs(tmp_path / "image.npy", text_vectors=tmp_path / "text.npy"),
     ):
         assert pairs.reasons == {6: "its vector is zero", 8: "its text vector is zero"}
@@ -195,18 +194,17 @@ def test_arrays_that_do_not_go_together(tmp_path: Path) -> None:
 
 def write(folder: Path, parts: list[int], *, texts: bool = True, dtype: str = "float16") -> np.ndarray:
     """A folder with parts of these sizes; (n, D) vectors of the images, those of the captions are twice as large."""
-    rows = range(sum(parts))
-    vectors = (np.arange(len(rows) * D).reshape(-1, D) / 64 + 1).astype(dtype)
-    columns = {"image_path": [f"{i:09d}.png" for i in rows], "caption": [f"caption {i}" for i in rows]}
-    columns |= {"similarity": [i / 100 for i in rows]}
-    cuts = np.cumsum(parts)[:-1].tolist()
-    embedding_folder(folder, vectors, vectors * 2 if texts else None, pa.table(columns), cuts=cuts)
+    vectors = (np.arange(sum(parts) * D).reshape(-1, D) / 64 + 1).astype(dtype)
+    columns = {"image_path": [f"{i:09d}.png" for i in range(sum(parts))]}
+    columns |= {"caption": [f"caption {i}" for i in range(sum(parts))], "similarity": np.arange(sum(parts)) / 100}
+    embedding_folder(folder, vectors, vectors * 2 if texts else None, pa.table(columns), cuts=[*np.cumsum(parts)[:-1]])
     return vectors
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", ">f4"])
 @pytest.mark.parametrize("sizes", [[7], [1, 2, 3, 0, 1, 1, 2, 1, 1, 1, 2, 1]])  # 10 comes after 9, not after 1
-def test_parts_in_the_order_of_their_numbers(tmp_path: Path, dtype: str, sizes: list[int]) -> None:
+def test_parts_in_the_order_of_their_numbers(tmp_path: Path, dtype: str, sizes: list[int], monkeypatch: Any) -> None:
+    """A part is opened once. A batch does not touch the parts that it has no row of, or thousands would be slow."""
     vectors = write(tmp_path / "e", sizes, dtype=dtype)
     pairs, n = load_pairs(tmp_path / "e"), sum(sizes)
     assert pairs.source.kind == "clip-retrieval" and pairs.captions == [f"caption {i}" for i in range(n)]
@@ -217,10 +215,14 @@ def test_parts_in_the_order_of_their_numbers(tmp_path: Path, dtype: str, sizes: 
     while n == 7 and dtype != ">f4" and not isinstance(array, np.memmap):
         assert array is not None, "the vectors of one part were copied"
         array = array.base
+    released: list[np.ndarray] = []
+    monkeypatch.setattr("cleanpairs.data.formats.vectors.release", lambda *arrays: released.extend(arrays))
+    monkeypatch.setattr("cleanpairs.data.arrays.read_npy", None)
     for rows in (1, 5, 100):
         table = pa.Table.from_batches(iter_tables(pairs.source, rows))
         np.testing.assert_array_equal(np.array(table["image_features"].to_pylist()), vectors)
         assert table["caption"].to_pylist() == pairs.captions
+    assert len(released) <= 6 * n
     few = load_pairs(tmp_path / "e", limit=5)
     assert len(few) == len(few.images) == len(few.text_vectors) == 5
 
@@ -261,8 +263,7 @@ def test_from_vectors_without_captions_to_the_list_of_ids(
     output_of("score", "data.parquet", "--out", "scores.parquet")
     output_of("rematch", "--repairs", "plausible", "--out", "plan.parquet")
     output_of("export", "--plan", "plan.parquet", "--repaired", "out.parquet", "--dropped", "dropped.parquet")
-    plan = pq.read_table("plan.parquet").to_pylist()
-    given = load_pairs("data.parquet").text_vectors
+    plan, given = pq.read_table("plan.parquet").to_pylist(), load_pairs("data.parquet").text_vectors
     donor_values = [p for p in plan if p["action"] == "rematch_text"]
     assert donor_values
     rows = {row["uid"]: row["text_emb"] for row in pq.read_table("out.parquet").to_pylist()}

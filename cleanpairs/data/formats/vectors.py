@@ -226,13 +226,13 @@ def _rows(arrays: Sequence[np.ndarray], first: int, last: int) -> np.ndarray:
     within = rows_by_file([len(array) for array in arrays], np.arange(first, last))
     parts = [arrays[number][rows[0] : rows[-1] + 1] for number, _, rows in within]
     block = np.concatenate(parts) if parts else arrays[0][:0]  # a copy
-    release(*arrays)  # a mapped page that was read counts as memory
+    release(*parts)  # a mapped page that was read counts as memory
     return np.ascontiguousarray(block, _wider(arrays))
 
 
 def _wider(arrays: Sequence[np.ndarray]) -> np.dtype:
     """The type that holds the values of all arrays, in this machine's byte order."""
-    return np.result_type(*[array.dtype for array in arrays]).newbyteorder("=")
+    return np.result_type(*{array.dtype for array in arrays}).newbyteorder("=")
 
 
 def _rows_of(captions: str | None, n: int) -> list[str]:
