@@ -83,7 +83,7 @@ def fit(**options: Any) -> None:
     began, progress = time.time(), Progress(enabled=first)
     begun = Path(out or recipe.output.out or "")
     if options["resume"] and not progress.silent and begun.is_dir() and not Run(begun).has_checkpoint():
-        echo(f"{begun} has no checkpoint yet: the fit begins anew", err=True)
+        echo(f"{begun} has no checkpoint: the fit begins anew", err=True)
     named = options["backbone"] is not None or any(o.startswith("backbone") for o in options["overrides"])
     files = {"out": out, "resume": options["resume"]}
     try:

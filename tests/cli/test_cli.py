@@ -267,7 +267,7 @@ def test_resume_without_a_run_is_refused_and_without_a_checkpoint_says_so(comman
     Path("run").mkdir()
     for _ in range(2):  # killed as it began, and before its first checkpoint
         done = command(*resume)
-        assert done.code == 0 and "run has no checkpoint yet: the fit begins anew" in done.err
+        assert done.code == 0 and "run has no checkpoint: the fit begins anew" in done.err
         for file in Path("run/checkpoints").rglob("*.safetensors"):
             file.unlink()
     before = Path("run/scores.parquet").read_bytes()
