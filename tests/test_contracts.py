@@ -6,7 +6,7 @@ import itertools
 import json
 import textwrap
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -218,7 +218,9 @@ def test_saved_and_loaded_it_is_the_same(method: Any, fitted: tuple[Pairs, Any],
     for some in (pairs.select([3, 1, 4]), pairs):
         np.testing.assert_array_equal(loaded.score_pairs(some), model.score_pairs(some))
     assert loaded.get_params() == model.get_params() and loaded.threshold_ == model.threshold_
-    assert loaded.evaluate(pairs) == model.evaluate(pairs) and len(loaded.rematch(pairs).to_pandas()) == len(pairs)
+    assert loaded.evaluate(pairs) == model.evaluate(pairs)
+    with pytest.warns(UserWarning, match="no scores of its fit") if method.needs_training else nullcontext():
+        assert len(loaded.rematch(pairs).table) == len(pairs)
     assert not method.needs_training or not loaded.model_.training
     assert_raises(OutputExistsError, path.name, model.save_pretrained, path)
     assert loaded.save_pretrained(path, overwrite=True) == path

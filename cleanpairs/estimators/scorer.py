@@ -807,7 +807,8 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
 
         correspondence : (n,) float, optional
             For the data of ``fit`` it is that of ``fit``. For other data it is that of :meth:`score_pairs` with
-            :meth:`own_threshold`. If you give one, it goes with the threshold of ``fit``.
+            :meth:`own_threshold`. If you give one, it goes with the threshold of ``fit``. A loaded model that was
+            trained has no scores of its fit, and warns for that data if you give none.
 
         neighbour_search : callable
             Searches by cosine, like :func:`cleanpairs.ops.search.top_k`.
@@ -835,6 +836,9 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
             correspondence = _checked_scores(embedded.pairs, correspondence)
         else:
             fitted = self._has_scores_of(embedded.pairs.source, len(embedded.pairs))
+            if of_fit and self.needs_training and not len(self.correspondence_):
+                what = "give `correspondence`, such as that in scores.parquet of its run"
+                warnings.warn(f"a loaded model holds no scores of its fit: {what}", stacklevel=2)
             if fitted:  # filters that a streamed fit did not apply quarantine nothing now
                 faulty = {i: why for i, why in embedded.quarantined.items() if not why.startswith(PREFIX)}
                 embedded = replace(embedded, quarantined={**faulty, **self.quarantined_})
