@@ -42,7 +42,7 @@ $(VENV)/.installed-test: $(PINNED) | $(BIN)/python
 	$(WEIGHTS)
 	@touch $(VENV)/.installed $@
 
-# What an environment forbids is allowed here: modules are compiled once, not in each process.
+# Some environments set PYTHONDONTWRITEBYTECODE: every process would then compile all modules that it imports.
 demo: $(VENV)/.installed
 	PYTHONDONTWRITEBYTECODE= $(BIN)/cleanpairs demo
 

@@ -3,7 +3,7 @@
 import contextlib
 import os
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -232,10 +232,10 @@ def _next_steps(run: Any, calibration: Any, plan: Any) -> list[tuple[str, str]]:
     command = f"cleanpairs export {name} --out out.parquet"
     as_shown = command
     if plan and "data" in plan.settings:  # the file is replaced by every export, and is named only where it must be
-        usual = asdict(RepairSettings()) | {"threshold": run.result.get("threshold")}
-        noted = {"threshold": plan.threshold, "min_repair_score": plan.min_repair_score, **plan.settings}
-        of_file = as_written(run.path / PLAN) is None or "recaption" in noted
-        if of_file or not usual.items() <= noted.items():
+        usual, limits = RepairSettings(), (plan.threshold, plan.min_repair_score)
+        as_planned = usual.noted().items() <= plan.settings.items() and "recaption" not in plan.settings
+        as_planned &= limits == (run.result.get("threshold"), usual.min_repair_score)
+        if not as_planned or as_written(run.path / PLAN) is None:
             as_shown = f"cleanpairs export --plan {quote(str(path / PLAN))} --out out.parquet"
     steps = [("Write the kept and the repaired pairs", as_shown)]
     y = run.scores().correspondence

@@ -62,8 +62,8 @@ def audit(ctx: click.Context, run: str | None, **options: Any) -> None:
 
         answered, cut = chosen.answered(), _threshold(chosen, options)
         cut = cut if answered is None or options["threshold"] is not None else answered.threshold
-        about: Any = {"threshold": cut, "run": str(chosen.path)}
-        expected = expected_quality(chosen.scores().correspondence, chosen.calibration(), **about)
+        y, name = chosen.scores().correspondence, str(chosen.path)
+        expected = expected_quality(y, chosen.calibration(), threshold=cut, run=name)
         if (interval := chosen.result.get("noise_rate_interval")) is not None:  # as `fit` printed it
             expected = replace(expected, noise_rate=Estimate(chosen.result["noise_rate"], *interval))
         return print_result(expected)

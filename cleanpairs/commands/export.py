@@ -95,19 +95,22 @@ def export_run(
     refuse_edited(plan_file)  # before the planning, which takes its time
     export = Export(source, out, ExportSettings(**written, about=card_facts(run, license)))
 
+    def unkept() -> Path:
+        return resources.enter_context(scratch_directory("plan")) / PLAN
+
     def decide(outputs: StagedSet) -> Decisions:
         selects = export.format.selection and export.one_row_a_pair
-        scratch = resources.enter_context(scratch_directory("plan")) / PLAN
         if selects and not settings.dedup:
-            head = plan_selection(run.scores(), source, settings.resolved(float(run.result["threshold"])), scratch)
-            return PlanFile(str(scratch), source.n_rows, head)
+            staged, threshold = unkept(), float(run.result["threshold"])
+            head = plan_selection(run.scores(), source, settings.resolved(threshold), staged)
+            return PlanFile(str(staged), source.n_rows, head)
         unrepaired = replace(settings, repairs="none", n_donors=1, displaced=False)
         search = Path(out).absolute().with_name(Path(out).name + ".search")
         planning = Planning(run, source, recorded_input(run), unrepaired if selects else settings, search, engine)
         try:
-            saved = scratch if selects else outputs.add(plan_file, overwrite=True)
+            saved = unkept() if selects else outputs.add(plan_file, overwrite=True)
         except OutputError:  # the run can be read only
-            saved = scratch
+            saved = unkept()
         if source.n_rows >= streamed_from and (scorer := planning.row_scorer()) is not None:
             head, _ = planning.streamed(scorer, saved)
             decisions = _decisions(export, PlanFile(str(saved), source.n_rows, head))

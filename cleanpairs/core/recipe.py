@@ -94,11 +94,8 @@ class Recipe:
                 if k < in_recipe and key in values[target]:
                     raise ConfigError(f"{setting.origin}: {key!r} is set twice: keep one of the two")
                 values[target][key] = value = _checked(target, key, setting, parameters)
-                if target == "params" and k < in_recipe:
-                    try:
-                        check_setting(method, METHODS.load(method), key, value)
-                    except ConfigError as error:
-                        raise ConfigError(f"{setting.origin}: {error}") from error
+                if target == "params" and k < in_recipe:  # the estimator, which checks all, knows no file
+                    _check_range(setting.origin, method, key, value)
         return cls(method, values["params"], DataOptions(**values["data"]), OutputOptions(**values["output"]))
 
     def estimator(self) -> Any:
@@ -262,6 +259,14 @@ def _checked(target: str, key: str, setting: _Setting, parameters: Mapping[str, 
     if isinstance(default, bool) and not isinstance(value, bool):
         raise ConfigError(f"{origin}: {key!r} must be true or false, found {value!r}")
     return tuple(value) if isinstance(value, list) and isinstance(default, tuple) else value
+
+
+def _check_range(origin: str, method: str, key: str, value: Any) -> None:
+    """Raise ConfigError, which names ``origin``, for a value that the method does not take."""
+    try:
+        check_setting(method, METHODS.load(method), key, value)
+    except ConfigError as error:
+        raise ConfigError(f"{origin}: {error}") from error
 
 
 class _Loader(yaml.SafeLoader):

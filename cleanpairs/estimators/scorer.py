@@ -347,7 +347,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         -----
         Pairs of displaced rows keep their correspondence. :meth:`displaced_rows` finds them. :meth:`rematch`, and
         ``cleanpairs fit``, take them for mismatched, and judge the others by their own share of mismatched pairs.
-        With a threshold of its own :meth:`rematch` leaves the others as they are, as :meth:`threshold_for` does.
+        If you give :meth:`rematch` a threshold, the others keep their correspondence, as in :meth:`threshold_for`.
         """
         raise NotImplementedError
 

@@ -238,8 +238,8 @@ class Trainer:
                 self.view.stage, self.view.epoch, self.view.last = number, epoch, last and epoch == stage.epochs
                 self._epoch(step, partial, before, epochs, last)
                 step, partial = 0, None
-                losses = [line["loss"] for line in self.history if line["stage"] == number]
-                if epoch == stage.epochs and self.skipped_in_row and not any(losses):  # 0 of an epoch without a step
+                of_stage = (line["loss"] for line in self.history if line["stage"] == number)
+                if epoch == stage.epochs and self.skipped_in_row and not any(of_stage):  # 0 of an epoch without a step
                     raise RefusedError(
                         f"the loss or its gradient was not finite in any step of stage {number}; lower lr (--set "
                         "method.lr), or check the loss and the vectors of the pairs"

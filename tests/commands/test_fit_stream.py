@@ -103,6 +103,7 @@ def test_displaced_rows_are_found_in_a_stream(tmp_path: Path, monkeypatch: pytes
     for dedup in (False, True):  # a list of uids holds no repair, so none is sought
         summary = export_run(run, tmp_path / f"{dedup}.npy", RepairSettings(dedup=dedup))
         assert summary.dropped == found["flagged"] and not (run.path / "plan.parquet").exists()
+    monkeypatch.setattr("cleanpairs.commands.export.scratch_directory", None)  # the run keeps this plan
     summary = export_run(run, tmp_path / "clean.parquet", RepairSettings())
     assert summary.rematched_text >= len(moves) and summary.quarantined == found["quarantined"] == 3
 

@@ -12,7 +12,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from io import BufferedReader, BytesIO, TextIOWrapper
+from io import DEFAULT_BUFFER_SIZE, BufferedReader, BytesIO, TextIOWrapper
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -65,7 +65,7 @@ def read_records(path: str, encoding: str | None = None, text: str | None = None
     """
     kind, n = file_kind(path), -1
     with _opened(path, encoding) as file:
-        if not any(map(bytes.strip, iter(lambda: file.read(MAX_FIELD), b""))):
+        if not any(map(bytes.strip, iter(lambda: file.read(DEFAULT_BUFFER_SIZE), b""))):
             raise DataError(f"{path} has no rows")
     head = None if kind in (".jsonl", ".ndjson", ".json") else _header(path, encoding)
     columns: dict[str, list[Any]] = {} if head is None else {name: [] for name in head.names}
