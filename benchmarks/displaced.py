@@ -78,7 +78,7 @@ def measured(folder: Path, corpus: str, blocks: list[Block], noise: float, seed:
     model.fit(pairs)
     fit = time.process_time() - begun
     plan, begun = model.rematch(pairs).table.to_pandas(), time.process_time()
-    model.displaced_rows(pairs)
+    model._embed(pairs).displaced_rows(model.correspondence_)
     search = time.process_time() - begun
     ruled = plan.reason.fillna("").str.startswith("displaced: ").to_numpy()
     donor = plan.donor_pair_id.fillna(-1).to_numpy(np.int64)

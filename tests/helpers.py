@@ -132,11 +132,6 @@ def reloaded(model: Any, folder: Path, pairs: Any) -> Any:
     return again
 
 
-def rotated(captions: list[str], wrong: int) -> list[str]:
-    """The first ``wrong`` captions change places by one."""
-    return captions[1:wrong] + captions[:1] + captions[wrong:] if wrong else captions
-
-
 def corpus(n: int = 60, wrong: int = 0, seed: int = 0) -> Pairs:
     """Pairs of :func:`sentences`; the first ``wrong`` captions, an even number, are reversed: no displaced block."""
     captions, features = sentences(n, seed)
@@ -164,17 +159,13 @@ def vector_column(x: np.ndarray) -> pa.Array:
 
 
 def write_corpus(path: Path, n: int, wrong: int = 0, seed: int = 0, *, truth: bool = False, **more: Any) -> Path:
-    """Parquet of :func:`corpus`, with the columns key, image_features, caption and ``more``.
-
-    With ``truth`` the wrong captions rotate: they form a displaced block.
-    """
+    """Parquet of :func:`corpus`, with the columns key, image_features, caption, ``more``, and the ``truth``."""
     captions, features = sentences(n, seed)
-    keys, mixed = [f"k{i}" for i in range(n)], captions[:wrong][::-1] + captions[wrong:]
+    keys = [f"k{i}" for i in range(n)]
+    mixed, true_key = (texts[:wrong][::-1] + texts[wrong:] for texts in (captions, keys))
     columns = {"key": keys, "image_features": vector_column(features), "caption": mixed}
-    if truth:
-        columns |= {"caption": rotated(captions, wrong), "true_key": rotated(keys, wrong)}
-        columns["true_mismatch"] = [i < wrong for i in range(n)]
-    return write_table(path, columns | more)
+    known = {"true_key": true_key, "true_mismatch": [i < wrong for i in range(n)]} if truth else {}
+    return write_table(path, columns | known | more)
 
 
 def research(folder: Path, images: np.ndarray, captions: Iterable[str], split: str = "train") -> Path:

@@ -329,14 +329,14 @@ def _write_results(run: Run, estimator: PairScorer, pairs: Pairs, scored: Stream
     if scored is not None:
         issues, keys, blocks = scored
     else:
-        displaced, moves = estimator._judge_own(pairs)
+        displaced = estimator.displaced_.blocks
         estimator.save_pretrained(run.path / "model", overwrite=True)
         explainer = estimator.explainer(pairs)
         scores = pairs.keys, estimator.correspondence_, estimator.threshold_, estimator.quarantined_
-        write_scores(run.path / "scores.parquet", *scores, explainer.sentences(), moves)
+        write_scores(run.path / "scores.parquet", *scores, explainer.sentences(), estimator._moves_)
         start = np.append(np.unique(pairs.row, return_index=True)[1], len(pairs))
-        ends = [(int(start[block.first]), int(start[block.last + 1]) - 1) for block in displaced.blocks]
-        whys = map(str, displaced.blocks)
+        ends = [(int(start[block.first]), int(start[block.last + 1]) - 1) for block in displaced]
+        whys = map(str, displaced)
         blocks = [{"pair_id": a, "last": b, "why": why} for (a, b), why in zip(ends, whys, strict=True)]
         out = [i for i in estimator.standing_out_.tolist() if estimator.correspondence_[i] >= estimator.threshold_][:20]
         issues, keys = explainer.issues(LISTED, blocks, out), dict(enumerate(pairs.keys))

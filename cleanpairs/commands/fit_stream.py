@@ -74,9 +74,9 @@ class StreamedFit:
             read = reader_of(self.source).iter_range(*where)
             sides = zip(*((batch.image_group[batch.row], batch.text_group) for batch in read), strict=True)
             image_group, text_group = map(np.concatenate, sides)
-            moves = estimator._judge_displaced(np.arange(len(table)), image_group, text_group, displaced)
+            estimator._set_displaced(np.arange(len(table)), image_group, text_group, displaced)
             columns = table["key"].to_pylist(), estimator.correspondence_, estimator.threshold_, estimator.quarantined_
-            write_scores(scores, *columns, {}, moves)
+            write_scores(scores, *columns, {}, estimator._moves_)
         estimator.save_pretrained(model, overwrite=True)
         keys = dict(zip(bad.tolist(), some["key"].to_pylist(), strict=True))
         return self._worst(estimator, table["key"], blocks), keys, blocks

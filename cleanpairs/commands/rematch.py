@@ -159,8 +159,6 @@ class Planning:
         self.source, self.read, self.settings, self.parts = source, read, settings, parts
         self.engine = engine or make_engine("local")
         self.why: pa.ChunkedArray | None = scores.why if fitted else None  # (N,): what the run says against pairs
-        self.moves = scores.moves[: None if fitted else 0]  # which captions it moves by the rule of displaced rows
-        self.away = scores.correspondence == 0  # where there are moves
 
     def in_memory(
         self, recaption: CaptionWriter | str | Path | None = None, *, explode: bool = False
@@ -196,12 +194,13 @@ class Planning:
         unseen = threshold_of_rows(model, scorer, source, str(self.read["data"]))
         fitted = model._has_scores_of(source, source.n_rows)
         settings = self.settings.resolved(model._applied_threshold(unseen, of_fit=fitted))
-        known = model.correspondence_ if fitted else None
-        if known is not None and len(self.moves) and settings.displaced:
-            known = known * ~self.away  # of the 0 that `fit` gives, answers make a small number
+        known, moves = model.correspondence_ if fitted else None, None
+        if known is not None and settings.displaced:
+            moves, away = model._displaced_of_fit()
+            known = known * ~away  # of the 0 that `fit` gives, answers make a small number
         rows = self._embedded_batches(scorer, known is not None)
         texts = staged.with_suffix(".texts")
-        given = PlanInput.from_rows(rows, source.n_rows, settings, texts, known, self.moves)
+        given = PlanInput.from_rows(rows, source.n_rows, settings, texts, known, moves)
         with self._neighbour_search() as search:
             planned = plan_repairs(
                 given,

@@ -417,7 +417,7 @@ class Run:
         """
         estimator, scores = self.model(), scores or self.fitted_scores()
         estimator.correspondence_ = scores.correspondence
-        estimator.quarantined_ = scores.reasons
+        estimator.quarantined_, estimator._moves_ = scores.reasons, scores.moves
         if not fitted and (answered := self.answered(scores)) is not None:
             estimator._apply_answers(answered)
         return estimator

@@ -52,6 +52,9 @@ class Fit:
     images : ImageMatrix
         M images, as the networks take them.
 
+    captions : TokenTable
+        N captions.
+
     usable : (n,) int64
         The pairs that are trained on.
 
@@ -67,6 +70,7 @@ class Fit:
 
     pairs: Pairs
     images: ImageMatrix
+    captions: TokenTable
     usable: np.ndarray
     data: TrainingData
     strategy: TrainingStrategy | None = None
@@ -244,7 +248,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
     def _finish(self, networks: Any, fit: Fit) -> None:
         """Set what the trained ``networks`` tell of the pairs."""
         assert fit.values is not None
-        data, usable = fit.data, fit.usable
+        data, usable, captions = fit.data, fit.usable, fit.captions
         self.correspondence_ = np.full(len(fit.pairs), np.nan, dtype=np.float32)
         self.correspondence_[usable] = np.clip(fit.values, 0.0, 1.0)
         if not np.isfinite(self.correspondence_[usable]).all():
@@ -255,10 +259,10 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         self.model_, self.tau_ = self._model_and_temperature(networks, fit)
         self._set_threshold(self.correspondence_[usable])
         self._set_noise_rate(fit)
-        device = self._resolved_device()
-        images = embed_images(self.model_, fit.images.array, device=device)
-        texts = embed_texts(self.model_, data.tokens, device=device)
+        embedded = self._embedded(fit.pairs, fit.images.array, captions, self.quarantined_)
+        images, texts = embedded.images, embedded.texts.take(usable)
         self._set_bank(images, texts, data.image_index, data.image_group, data.text_group, usable, self.model_)
+        self._judge_displaced(embedded)
 
     def _builder(self, fit: Fit) -> Callable[[], Any]:
         """Return what builds fresh networks for these images and captions."""
@@ -311,12 +315,13 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         usable = self._usable(pairs)
         self._image_encoder, self._image_size = matrix.encoder, matrix.image_size
         self.tokenizer_ = self._tokenizer(pairs, usable)
-        return Fit(pairs, matrix, usable, self._data(pairs, matrix, usable))
+        captions = self.tokenizer_.table(pairs)
+        return Fit(pairs, matrix, captions, usable, self._data(pairs, matrix, captions, usable))
 
-    def _data(self, pairs: Pairs, matrix: ImageMatrix, usable: np.ndarray) -> TrainingData:
-        tokens = self.tokenizer_.table(pairs).take(usable)
+    def _data(self, pairs: Pairs, matrix: ImageMatrix, captions: TokenTable, usable: np.ndarray) -> TrainingData:
         groups = pairs.pair_image_group[usable], pairs.text_group[usable]
-        return TrainingData(matrix.array, tokens, pairs.image_index[usable], *groups, pair_id=usable)
+        index = pairs.image_index[usable]
+        return TrainingData(matrix.array, captions.take(usable), index, *groups, pair_id=usable)
 
     def _tokenizer(self, pairs: Pairs, usable: np.ndarray) -> Captions:
         captions = [pairs.captions[i] for i in usable]
@@ -381,6 +386,9 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         if rows is not None:
             pairs, used = with_images(pairs, rows)
             array = array[used]
+        return self._embedded(pairs, array, tokens, quarantined)
+
+    def _embedded(self, pairs: Pairs, array: np.ndarray, tokens: TokenTable, quarantined: dict[int, str]) -> Embedded:
         images = embed_images(self.model_, array, device=self._resolved_device())
         texts = embed_texts(self.model_, tokens, device=self._resolved_device())
         return Embedded(pairs, images, texts, quarantined, array, tokens)

@@ -39,7 +39,7 @@ from cleanpairs.features import ImageMatrix
 from cleanpairs.ops.search import top_k
 from cleanpairs.repair.candidates import DonorSearch, NeighbourSearch
 from cleanpairs.repair.decisions import RepairProbability
-from cleanpairs.repair.displaced import moves_and_misplaced
+from cleanpairs.repair.displaced import MOVE, moves_and_misplaced
 from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.repair.plan_input import PlanInput
 from cleanpairs.repair.planning import judged_pairs, plan_repairs, repair_probability
@@ -282,6 +282,9 @@ class Fitted:
     calibration_ : Calibration or None
         What turns scores into probabilities. None where the correspondence is no calibrated probability.
 
+    displaced_ : Displacement
+        Runs of rows whose captions stand a fixed number of rows away. A loaded model has none.
+
     tau_ : float
         Temperature of the matching probability.
     """
@@ -299,10 +302,13 @@ class Fitted:
     best_val_rsum_: float | None
     bank_: Bank
     calibration_: Calibration | None
+    displaced_: Displacement
     tau_: float
     _text_encoder: str | Path | None  # its name, "features" (the data's vectors), "words". None with `encoder`
     _similarity: SimilarityModel | None = None  # what scores vectors of one space, where nothing is trained
     _counts_similar = False  # whether the noise rate counts captions of similar pairs
+    _is_sample: bool | None = None  # whether the pairs of ``fit`` are a sample. None: they come in no stream
+    _moves_: np.ndarray = np.empty(0, MOVE)  # of the captions of displaced rows
     _captions: str | None  # what the captions became (learned words, vectors of which encoder), and why
     _versions: dict[str, str] | None  # package -> version, that a loaded model was made with
     _fingerprint: str
@@ -345,9 +351,8 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
 
         Notes
         -----
-        Pairs of displaced rows keep their correspondence. :meth:`displaced_rows` finds them. :meth:`rematch`, and
-        ``cleanpairs fit``, take them for mismatched, and judge the others by their own share of mismatched pairs.
-        If you give :meth:`rematch` a threshold, the others keep their correspondence, as in :meth:`threshold_for`.
+        Pairs of displaced rows (:meth:`displaced_rows`) are mismatched: their correspondence is 0. The others are
+        judged by their own share of mismatched pairs.
         """
         raise NotImplementedError
 
@@ -379,52 +384,48 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         """The filters that ``drop`` names. They need all rows at once, so that none streams."""
         return chosen_filters(f"none,{self.drop}")
 
-    _is_sample = False  # whether the pairs of ``fit`` are a sample
-
     def _judge_all(self, correspondence: np.ndarray) -> None:
         """Take over the correspondence (N,) of all pairs of which those of ``fit`` were a sample."""
         self.correspondence_, self.standing_out_ = correspondence, np.empty(0, np.int64)
 
-    def _judge_own(self, pairs: Pairs) -> tuple[Displacement, np.ndarray]:
-        """Find displaced rows in the pairs of ``fit``. Returns them, and :meth:`_judge_displaced`."""
-        embedded = self._embed(pairs)
-        seen, found = embedded.pairs, embedded.displaced_rows(self.correspondence_)
-        return found, self._judge_displaced(seen.row, seen.pair_image_group, seen.text_group, found)
+    def _judge_displaced(self, embedded: Embedded) -> None:
+        """Find displaced rows among the pairs of ``fit``, unless these come in a stream."""
+        if self._is_sample is None:
+            seen, found = embedded.pairs, embedded.displaced_rows(self.correspondence_)
+            self._set_displaced(seen.row, seen.pair_image_group, seen.text_group, found)
 
-    def _judge_displaced(
+    def _set_displaced(
         self, row: np.ndarray, image_group: np.ndarray, text_group: np.ndarray, found: Displacement
-    ) -> np.ndarray:
-        """Return the moves of the pairs of ``fit``, as of :func:`cleanpairs.repair.displaced.moves_and_misplaced`.
+    ) -> None:
+        """Judge the pairs of ``fit`` by displaced rows ``found`` among them. See :func:`moves_and_misplaced`.
 
         Pairs that show another image's caption are mismatched from now on, and their share is the least noise rate. Its
-        interval does not begin below the expected share of those whose own caption is found.
+        interval does not begin below the expected share of those whose own caption is found. The probabilities of the
+        others follow from the share of mismatched pairs among them alone.
         """
-        moves, away = moves_and_misplaced(row, image_group, text_group, found, self.quarantined_, self.correspondence_)
-        self.calibration_, self.correspondence_ = self._in_place(away)
+        y, (low, high) = self.correspondence_, self.noise_rate_interval_
+        moves, away = moves_and_misplaced(row, image_group, text_group, found, self.quarantined_, y)
+        self.displaced_, self._moves_, usable = found, moves, np.isfinite(y)
+        if self.calibration_ is not None and away.any() and (usable & ~away).any():
+            self.calibration_, odds = self.calibration_.of_part(y[usable & ~away])
+            y = y / (y + (1 - y) * odds)
+        self.correspondence_ = y * ~away
         self.threshold_ = self._above_displaced(self.threshold_, self.correspondence_, away)
-        usable, (low, high) = np.isfinite(self.correspondence_), self.noise_rate_interval_
         least, surely = float(away[usable].mean()), float(moves["confidence"][away[moves["pair"]]].sum() / usable.sum())
         self.noise_rate_, self.noise_rate_bound_ = max(self.noise_rate_, least), max(self.noise_rate_bound_, least)
         self.noise_rate_interval_ = max(low, surely), max(high, least)
-        return moves
-
-    def _in_place(self, away: np.ndarray) -> tuple[Calibration | None, np.ndarray]:
-        """Return calibration and correspondence of the pairs of ``fit``. The latter is 0 where ``away`` is true.
-
-        The probabilities of the others follow from the share of mismatched pairs among them alone.
-        """
-        y, calibration = self.correspondence_, self.calibration_
-        left = np.isfinite(y) & ~away
-        if calibration is not None and away.any() and left.any():
-            calibration, odds = calibration.of_part(y[left])
-            y = y / (y + (1 - y) * odds)
-        return calibration, y * ~away
 
     def _above_displaced(self, threshold: float, y: np.ndarray, away: np.ndarray) -> float:
         """Return the model's threshold, which flags pairs with a ``y`` (n,) of 0 if some are ``away`` (n,)."""
         if threshold or self.threshold is not None or not away.any():
             return threshold
         return float(np.min(y, where=y > 0, initial=0.5))  # no other pair was worse than another
+
+    def _displaced_of_fit(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the moves among the pairs of ``fit``, and which pairs (N,) are away. A person's yes decides."""
+        moves, away = self._moves_, (self._without_answers("correspondence_") == 0) & (len(self._moves_) > 0)
+        stays = away & (self.correspondence_ == 1)
+        return moves[~(stays[moves["pair"]] | stays[moves["donor"]])], away & ~stays
 
     def encode_images(self, images: Any) -> np.ndarray:
         """Encode images.
@@ -697,9 +698,11 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         See :mod:`cleanpairs.correspondence.displacement`. Trained networks know displaced pairs by heart. So pairs are
         compared by ridge regressions between frozen spaces, each fitted to other rows, where the images have any.
         """
+        pairs, found = load_pairs(pairs), getattr(self, "displaced_", None)
+        if found is not None and self._has_scores_of(pairs.source, len(pairs)):
+            return found
         embedded = self._embed(pairs)
-        known = self._has_scores_of(embedded.pairs.source, len(embedded.pairs))
-        return embedded.displaced_rows(self.correspondence_ if known else self._scores_of(embedded))
+        return embedded.displaced_rows(self._scores_of(embedded))
 
     def calibrate(self, answers: Mapping[int, bool | None] | str | Path, opinions: Opinions | None = None) -> Self:
         """Take probabilities, noise rate and threshold from a person's answers about some pairs of ``fit``.
@@ -729,7 +732,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         cleanpairs.audit.next_questions : The pairs whose answers tell most.
         """
         self._fitted(scores=True)
-        y = self.uncalibrated_ = getattr(self, "uncalibrated_", self.correspondence_)
+        y = self._without_answers("correspondence_")
         if isinstance(answers, (str, Path)):
             answers = read_answers(answers, correspondence=y)
         elif not hasattr(answers, "items"):
@@ -742,8 +745,8 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
 
     def _apply_answers(self, answered: Answered) -> None:
         rate = answered.noise_rate
-        names = ("threshold_", "noise_rate_", "noise_rate_interval_", "noise_rate_bound_", "calibration_")
-        known = {name: getattr(self, name) for name in names}
+        rates = ("noise_rate_", "noise_rate_interval_", "noise_rate_bound_")
+        known = {name: getattr(self, name) for name in ("correspondence_", "threshold_", "calibration_", *rates)}
         self._of_fit_ = getattr(self, "_of_fit_", known)
         self.correspondence_, self.threshold_ = answered.correspondence.copy(), answered.threshold
         self.noise_rate_, self.noise_rate_interval_ = rate.value, (rate.low, rate.high)
@@ -849,11 +852,11 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         moves = None
         if chosen.displaced:
             row, image, text = usable.row, usable.pair_image_group, usable.text_group
-            found = embedded.displaced_rows(correspondence)
-            moves, away = moves_and_misplaced(row, image, text, found, embedded.quarantined, correspondence)
-            of_model = correspondence is self.correspondence_ and not hasattr(self, "_of_fit_")  # without answers
-            if wanted.threshold is None and of_model and np.any(correspondence[away] > 0):
-                correspondence = self._in_place(away)[1]  # else `cleanpairs fit` has judged them
+            if correspondence is self.correspondence_:
+                moves, away = self._displaced_of_fit()
+            else:
+                found = embedded.displaced_rows(correspondence)
+                moves, away = moves_and_misplaced(row, image, text, found, embedded.quarantined, correspondence)
             correspondence = correspondence * ~away
             if wanted.threshold is None:
                 cut = self._above_displaced(chosen.resolved_threshold, correspondence, away)

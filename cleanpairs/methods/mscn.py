@@ -220,6 +220,6 @@ class MSCN(SplittingCleaner):
                 f"the meta set's images are {matrix.array.shape[1:]}, those of the data {data.images.shape[1:]}: "
                 "both must be read and encoded alike"
             )
-        strategy = _Correcting(len(data), self, self._data(pairs, matrix, usable))
+        strategy = _Correcting(len(data), self, self._data(pairs, matrix, self.tokenizer_.table(pairs), usable))
         strategy.meta_fingerprint = pairs.source.fingerprint
         return strategy

@@ -10,7 +10,7 @@ from cleanpairs.encoders.mlp import MLP
 from cleanpairs.encoders.tokenizer import Tokenizer
 from cleanpairs.ops.matching import matching_probability
 from cleanpairs.trainer import EpochContext, Network, TrainingData, TrainingSettings
-from tests.helpers import WORDS, rotated
+from tests.helpers import WORDS
 
 SMALL: dict[str, Any] = {
     "backbone": "mlp", "dim": 32, "dim_word": 16, "batch_size": 16, "eval_group_size": 32, "lr": 5e-3, "tau": 0.1,
@@ -19,7 +19,7 @@ SMALL: dict[str, Any] = {
 
 
 def corpus(n: int = 160, wrong: int = 40, seed: int = 0, *, names: int = 0, noise: float = 0.0) -> Pairs:
-    """Captions of three words; the vector is the sum of the words' vectors. The first ``wrong`` captions rotate.
+    """Captions of three words; the vector is the sum of the words' vectors. The first ``wrong`` captions are exchanged.
 
     ``names``: so many words of its own each caption has beside them, and as many more dimensions of ``noise`` each
     vector: by these a network learns wrong pairs by heart.
@@ -30,7 +30,9 @@ def corpus(n: int = 160, wrong: int = 40, seed: int = 0, *, names: int = 0, nois
     features = np.random.default_rng(99).normal(size=(len(WORDS), 16))[np.array(chosen)].sum(1)
     if noise:  # of the same draws: test_against_plain.py depends on them
         features = np.concatenate([features, noise * rng.normal(size=(n, 16))], axis=1)
-    return Pairs.from_arrays(rotated([" ".join(words) for words in told], wrong), features=features.astype(np.float32))
+    captions, moved = np.array([" ".join(words) for words in told]), np.random.default_rng(seed).permutation(wrong)
+    captions[moved] = captions[np.roll(moved, 1)]
+    return Pairs.from_arrays(captions.tolist(), features=features.astype(np.float32))
 
 
 def procedure_of(method: Any, n: int, **settings: Any) -> Any:

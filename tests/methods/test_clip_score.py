@@ -56,10 +56,10 @@ def test_the_correspondence_is_the_cosine_and_another_model_or_regions_are_refus
 
 
 def vectors(n: int, wrong: int, *, dim: int, cone: float, noise: float, seed: int, **more: Any) -> Pairs:
-    """Vectors of both sides; the first ``wrong`` captions rotate. The length of a caption's does not matter."""
+    """Vectors of both sides; the first ``wrong`` captions are reversed. The length of a caption's does not matter."""
     rng = np.random.default_rng(seed)
     z = rng.normal(size=(n, dim)).astype(np.float32) + np.float32(cone)
-    at = np.concatenate([np.roll(np.arange(wrong), 1), np.arange(wrong, n)]).astype(np.int64)
+    at = np.r_[np.arange(wrong)[::-1], wrong:n]
     texts = 3 * (z + noise * rng.normal(size=z.shape).astype(np.float32))[at]
     return Pairs.from_arrays([f"caption number {i}" for i in at], features=z, text_vectors=texts, **more)
 

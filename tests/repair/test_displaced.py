@@ -65,8 +65,8 @@ def test_every_displaced_row_gets_its_own_caption_and_an_orphan_none(tmp_path: P
     pairs = load_pairs(data)  # the share of these rows is the least noise rate of a model that knows all pairs by heart
     model.correspondence_ = np.ones(400, np.float32)
     model.noise_rate_, model.noise_rate_interval_, model.noise_rate_bound_ = 0.01, (0.0, 0.02), 0.3
-    of = pairs.row, pairs.pair_image_group, pairs.text_group, model.displaced_rows(pairs)
-    assert len(model._judge_displaced(*of)) > 190
+    model._set_displaced(pairs.row, pairs.pair_image_group, pairs.text_group, model.displaced_rows(pairs))
+    assert len(model._moves_) > 190
     assert abs(model.noise_rate_ - 0.5) < 0.01 and model.noise_rate_bound_ == model.noise_rate_
     assert 0.45 < model.noise_rate_interval_[0] < model.noise_rate_ == model.noise_rate_interval_[1]
 
@@ -115,9 +115,13 @@ def test_pairs_in_place_are_judged_by_their_own_share_of_mismatched_ones(tmp_pat
     assert np.array_equal(model.fit(pairs).rematch(pairs).table["correspondence"], y)
     model.threshold_ = 0.0  # as where no other pair is worse than another
     assert "keep" not in np.array(model.rematch(pairs, repairs="none").table["action"])[y == 0]
-    cut = model.threshold_for(max_wrong=0.05)  # of the scores before
+    cut = model.threshold_for(max_wrong=0.05)
     kept = np.array(model.rematch(pairs, threshold=cut.threshold, repairs="none").table["action"]) == "keep"
     assert 100 < kept.sum() <= cut.kept and wrong[kept].mean() <= 0.05
+    stays = int(run.scores().moves["pair"][0])
+    plan = model.calibrate({i: not wrong[i] for i in range(0, 600, 15)} | {stays: True}).rematch(pairs).to_pandas()
+    kept = plan.pair_id[wrong & (plan.action == "keep")].tolist()
+    assert kept == [stays] and stays not in set(plan.donor_pair_id)
 
 
 @pytest.mark.parametrize("settings", [
