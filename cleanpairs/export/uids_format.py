@@ -24,7 +24,7 @@ def uid_array(uids: list[str | None]) -> np.ndarray:
     """Uids of 32 hexadecimal digits as (n,) ``u8,u8``, in the order given. DataError: one is no such text."""
     for uid in uids:
         if not isinstance(uid, str) or not re.fullmatch(r"[0-9a-fA-F]{32}", uid):
-            raise DataError(f"the uid {str(uid)[:60]!r} is not 32 hexadecimal digits, as DataComp's are")
+            raise DataError(f"the uid {str(uid)[:60]!r} is not 32 hexadecimal digits, as DataComp's are: write Parquet")
     raw = np.frombuffer(bytes.fromhex("".join(map(str, uids))), ">u8").astype(np.uint64)
     return raw.view(UID_DTYPE)
 
@@ -47,7 +47,7 @@ class UidsOutput(Output):
                 "come in the Parquet of captions), or name the output *.parquet, where each row has its key"
             )
         if not layout.one_row_a_pair:
-            raise ConfigError("a uid list keeps or drops a whole sample, and rows of this input have several captions")
+            raise ConfigError("uids name whole rows, and rows of this input have several captions: write Parquet")
         self.path, self._repeats = path, layout.repeats
         self._uids: list[np.ndarray] = []
         self._times: list[np.ndarray] = []
@@ -69,6 +69,6 @@ class UidsOutput(Output):
         twice = np.flatnonzero(uids[1:] == uids[:-1])
         if len(twice):
             uid = "".join(f"{int(half):016x}" for half in uids[twice[0]])
-            raise DataError(f"{len(twice)} uids occur more than once, as {uid}: a list of them would not say which row")
+            raise DataError(f"uids occur more than once ({len(twice)}, as {uid}), and name no one row: write Parquet")
         with self.path.open("wb") as file:  # by its name numpy would add .npy to it
             np.save(file, np.repeat(uids, times), allow_pickle=False)
