@@ -45,17 +45,15 @@ def fit(data: Path, out: Path, monkeypatch: pytest.MonkeyPatch, streamed_from: i
 
 
 def test_a_part_that_changes_while_it_is_read_ends_the_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    embeddings(tmp_path / "data", 300)
-    part = tmp_path / "data" / "img_emb" / "img_emb_2.npy"
+    embeddings(data := tmp_path / "data", 300)
+    part = data / "img_emb" / "img_emb_2.npy"
 
     def changed(*args: Any, **kwargs: Any) -> Any:
         np.save(part, np.load(part)[:, ::-1])
         return score_stream(*args, **kwargs)
 
     monkeypatch.setattr(fit_stream, "score_stream", changed)
-    assert_raises(
-        DataError, "has changed since it was read", fit, tmp_path / "data", tmp_path / "run", monkeypatch, 300
-    )
+    assert_raises(DataError, "has changed since it was read", fit, data, tmp_path / "run", monkeypatch, 300)
     assert not (tmp_path / "run").exists()
 
 
@@ -84,6 +82,9 @@ def test_a_sample_and_a_stream_leave_the_run_of_a_fit_on_all(
     assert command("score", run.path, tmp_path / "data", "--out", tmp_path / "again.parquet").code == 0
     np.testing.assert_array_equal(pq.read_table(tmp_path / "again.parquet")["correspondence"], scores.correspondence)
     assert f"pair 7, key {7:032x})" in command("inspect", tmp_path / "data").out
+    monkeypatch.setenv("CLEANPAIRS_MAX_BAD_SHARE", "0")  # the first pair of the sample is another one of the data
+    said = r"^\d of 1000 pairs of a sample are unusable, more than 0 % .*; the first: its"
+    assert_raises(DataError, said, fit, tmp_path / "data", tmp_path / "bad", monkeypatch, N)
 
 
 def test_displaced_rows_are_found_in_a_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
