@@ -81,9 +81,12 @@ def fit(**options: Any) -> None:
         raise click.UsageError("DATA is missing: the Parquet file, glob or directory to fit on")
     first = not rank_by_environment()
     began, progress = time.time(), Progress(enabled=first)
-    begun = Path(out or recipe.output.out or "")
-    if options["resume"] and not progress.silent and begun.is_dir() and not Run(begun).has_checkpoint():
-        echo(f"{begun} has no checkpoint: the fit begins anew", err=True)
+    begun = Run(Path(out or recipe.output.out or ""))
+    if options["resume"] and not progress.silent and begun.path.is_dir():
+        states = ["is complete"] * begun.complete
+        states += ["has no checkpoint: the fit begins anew"] * (not begun.has_checkpoint())
+        if states:
+            echo(f"{begun.path} {', and '.join(states)}", err=True)
     named = options["backbone"] is not None or any(o.startswith("backbone") for o in options["overrides"])
     files = {"out": out, "resume": options["resume"]}
     try:

@@ -169,12 +169,9 @@ class Run:
                 raise OutputExistsError(f"{path} exists; --overwrite replaces it, --resume resumes it")
             for folder in (path, aside):
                 refuse_precious(folder)
-        complete = False
-        with suppress(DataError):
-            complete = run.info.get("status") == "complete"
         run._before = (os.readlink(LATEST) if LATEST.is_symlink() else None,) if latest else ()
         try:
-            if replaces and aside.exists() and not complete:  # a fit that was to replace it was killed: it is the
+            if replaces and aside.exists() and not run.complete:  # a fit that was to replace it was killed: it is the
                 shutil.rmtree(path)  # last complete one, and stays until there is another
             elif replaces:
                 shutil.rmtree(aside, ignore_errors=True)
@@ -208,6 +205,13 @@ class Run:
         if not self.path.is_dir() or set(holds(self.path)) - {"run.json"}:
             return False
         return not (self.path / "run.json").exists() or self.info.get("status") in ("running", "interrupted")
+
+    @property
+    def complete(self) -> bool:
+        """Whether a fit has ended here."""
+        with suppress(DataError):
+            return self.info.get("status") == "complete"
+        return False
 
     @property
     def _aside(self) -> Path:
