@@ -215,6 +215,8 @@ class ParquetReader(TableReader):
         """Find the files and their columns. Only schemas are read, and files are hashed."""
         folder = Path(data).absolute()
         if folder.is_file() and folder.suffix not in (".parquet", ".pq") and not begins_with(folder, b"PAR1"):
+            if folder.suffix.lower() in (".gz", ".zst", ".bz2", ".xz", ".zip"):
+                raise DataError(f"{data} is packed: unpack it; only .csv, .tsv and .jsonl are read as .gz or .zst")
             raise DataError(f"{data} is no Parquet, CSV, TSV, JSON, .npy, .arrow or .tar: see docs/inputs.md")
         paths = parquet_files(folder) if folder.is_dir() else expand_files(data, ".parquet")
         if not folder.exists() and file_kind(paths[0]) in (*ENDINGS, ".json"):

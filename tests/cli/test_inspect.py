@@ -211,9 +211,10 @@ def test_a_backbone_is_refused_where_vectors_take_its_place(in_process: Command,
 
 
 def test_what_is_no_data_says_what_would_be(in_process: Command, folder: Path) -> None:
-    for name, data in (("0.jpg", b"JPEG"), ("a.xlsx", b"PK"), ("empty.bin", b"")):
-        (folder / name).write_bytes(data)
-        assert_refused(in_process("inspect", folder / name), 3, "is no Parquet, CSV, TSV", "docs/inputs.md")
+    for name in ("0.jpg", "a.xlsx", "empty.bin", "a.csv.xz", "a.json.gz"):
+        (folder / name).write_bytes(b"PK" * (name != "empty.bin"))
+        packed, other = ("is packed: unpack it", "as .gz or .zst"), ("is no Parquet, CSV, TSV", "docs/inputs.md")
+        assert_refused(in_process("inspect", folder / name), 3, *(packed if name.endswith("z") else other))
     (folder / "in.csv").write_text("0.jpg,a dog\n1.jpg,a cat\n")
     refused = "has no header: line 1 is a pair already", "file_name,caption"
     assert_refused(in_process("inspect", folder / "in.csv"), 3, *refused)
