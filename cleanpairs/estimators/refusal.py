@@ -121,7 +121,7 @@ def refuse_independent(independence: IndependenceTest, method: str, given: Seque
     enough = independence.n >= LEAST
     if len(image_index) < 100 or independence.dependent or (images.ndim == 4 and enough):
         return
-    order = order_that_fits(*given, seed=seed) if enough else "Check that the vectors are no constants."
+    order = order_that_fits(*given, seed=seed) if enough else "Check that the captions, and the images, differ."
     raise RefusedError(
         f"{method} has nothing to tell wrong pairs from right ones by: {independence}; no pair is dropped. {order} "
         "require_dependence=False (--set method.require_dependence=false) trains all the same"
