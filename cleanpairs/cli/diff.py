@@ -59,16 +59,16 @@ def _change(change: "Change", width: int) -> Iterator[tuple[str, str | None]]:
     was = "" if change.correspondence is None else f", correspondence {change.correspondence:.2f}"
     yield cut(f"@ {safe(change.key)}", f"  (pair {change.pair_id}{was})", width), "cyan"
     before = safe(change.before) if change.before else "(no caption)"
-    score = "" if change.repair_score is None else f", score {change.repair_score:.2f}"
-    donor = "" if change.source_pair_id is None else f", pair {change.source_pair_id}"
-    source = f"from {cut(safe(change.source_key or ''), '', width // 3)}{donor}" if donor else "written for it"
+    about = [] if change.source_pair_id is None else [f"pair {change.source_pair_id}"]
+    source = f"from {cut(safe(change.source_key or ''), '', width // 3)}" if about else "written for it"
+    about += [] if change.repair_score is None else [f"score {change.repair_score:.2f}"]
     if change.action == "rematch_image":
         yield cut(f"- image of {safe(change.key)}", "", width), "red"
-        yield cut(f"+ image of {safe(change.source_key or '')}", f"  ({(donor + score)[2:]})", width), "green"
+        yield cut(f"+ image of {safe(change.source_key or '')}", f"  ({', '.join(about)})", width), "green"
         yield cut(f"  {before}", "", width), None
     elif change.after is not None:
         yield cut(f"- {before}", "", width), "red"
-        yield cut(f"+ {safe(change.after) or '(no caption)'}", f"  ({source}{score})", width), "green"
+        yield cut(f"+ {safe(change.after) or '(no caption)'}", f"  ({', '.join([source, *about])})", width), "green"
     else:
         yield cut(f"- {before}", "", width), "red"
         reason = "" if change.reason is None else f": {safe(change.reason)}"
