@@ -295,8 +295,7 @@ def rematch(paths: tuple[str, ...], out: str, **options: Any) -> None:
         say(f"{expected}\n")
     if recall := [note["recall"] for note in planned.settings.get("searches", ()) if note["index"] != "flat"]:
         say(f"search: approximate; on a sample it found {percent(min(recall))} of the ten nearest")
-    text = f"{summary}\n\nplan: {out}"
-    text += f"\nnext: cleanpairs export --plan {quote(str(out))} --out FILE"
+    text = f"{summary}\n\nplan: {out}\nnext: cleanpairs export --plan {quote(out)} --out FILE"
     print_result({name: getattr(summary, name) for name in ("pairs", *COUNTED)}, text)
 
 

@@ -88,12 +88,11 @@ def fit(**options: Any) -> None:
         if states:
             echo(f"{begun.path} {', and '.join(states)}", err=True)
     named = options["backbone"] is not None or any(o.startswith("backbone") for o in options["overrides"])
-    files = {"out": out, "resume": options["resume"]}
     try:
         with CurrentProgress.reported_to(progress), without_hub() if stored else nullcontext():
             if stored:
                 check_stored(recipe, str(out))
-            result = fit_run(recipe, **files, backbone_named=named)
+            result = fit_run(recipe, out=out, resume=options["resume"], backbone_named=named)
     except KeyboardInterrupt:
         if progress.run_path is not None:
             command = f"cleanpairs fit --resume --out {shlex.quote(str(progress.run_path))}"

@@ -125,8 +125,7 @@ def corrupt(data: str, noise: float | None, noise_file: str | None, out: str, **
         reached += f" of the {percent(noise)} asked for, {kind}"
     text = f"{plural(n, 'pair')}, {wrong:,} of them now mismatched ({reached}) -> {out}"
     named = "file" if noise is None else str(kind)
-    figures = {"pairs": n, "mismatched": wrong, "kind": named, "noise": noise, "out": out}
-    print_result(figures, text)
+    print_result({"pairs": n, "mismatched": wrong, "kind": named, "noise": noise, "out": out}, text)
 
 
 class _Lines(Progress):

@@ -86,6 +86,7 @@ def _audit(run: Any, options: dict[str, Any]) -> None:
     from cleanpairs.audit import draw_sample, read_labels, update_labels, write_labels
     from cleanpairs.review.session import Session
 
+    command = f"cleanpairs audit {quote(str(run.path))}"
     folder = Path(options["out"]) if options["out"] is not None else run.path / "audit"
     csv, pairs, y = folder / "labels.csv", run.load_input(), run.fitted_scores().correspondence
     begun = options["page"] and csv.exists() and options["n"] is None and not options["overwrite"]
@@ -97,9 +98,9 @@ def _audit(run: Any, options: dict[str, Any]) -> None:
         images, out = len(list(folder.glob("images/*"))), f" --out {quote(options['out'])}" if options["out"] else ""
         text = (
             f"{plural(len(sample), 'pair')} drawn, {images:,} with an image -> {csv}\n"
-            f"label on a page:     cleanpairs audit {quote(str(run.path))} --page{out}\n"
+            f"label on a page:     {command} --page{out}\n"
             "or in a spreadsheet: fill the column `matched` (1 or 0), then\n"
-            f"                     cleanpairs audit {quote(str(run.path))} --labels {quote(str(csv))}"
+            f"                     {command} --labels {quote(str(csv))}"
         )
         return print_result({"pairs": len(sample), "pictures": images, "csv": csv}, text)
     session = Session(pairs, None, y, run.decision_log(len(pairs)), sample=sample, saved=csv.stat().st_mtime)
@@ -115,9 +116,7 @@ def _audit(run: Any, options: dict[str, Any]) -> None:
     if session.labels().labelled.any():
         print_result(*judge())
     else:
-        print_result(
-            {"labelled": 0}, f"no pair is labelled yet; cleanpairs audit {quote(str(run.path))} --page resumes"
-        )
+        print_result({"labelled": 0}, f"no pair is labelled yet; {command} --page resumes")
 
 
 def _evaluated(run: Any, options: dict[str, Any], csv: Path) -> tuple[dict[str, Any], str]:

@@ -82,9 +82,8 @@ def chosen_cut(
             f"--threshold auto: the scores of {run.path.name} do not separate into two groups; give a number"
         )
     limit = 0.0 if minimum.right else minimum.threshold
-    return limit, None if calibration is None else str(
-        expected_quality(y, calibration, threshold=limit, run=str(run.path))
-    )
+    told = None if calibration is None else str(expected_quality(y, calibration, threshold=limit, run=str(run.path)))
+    return limit, told
 
 
 def rematch_run(

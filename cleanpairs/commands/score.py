@@ -198,9 +198,8 @@ def threshold_of_rows(model: PairScorer, scorer: RowScorer, source: Source, data
     if not parts:
         return None
     images, texts, image_group, text_group, scores = (np.concatenate(each) for each in zip(*parts, strict=True))
-    embeddings = Embeddings(images), Embeddings(texts)
-    groups = image_group, text_group
-    return unseen_threshold(bank, *embeddings, *groups, scores, model.random_state_, model._similarity)
+    given = Embeddings(images), Embeddings(texts), image_group, text_group, scores
+    return unseen_threshold(bank, *given, model.random_state_, model._similarity)
 
 
 def _by_row_group(runs: list[range], groups: list[int]) -> list[list[range]]:
