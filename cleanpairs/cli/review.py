@@ -87,6 +87,7 @@ def _audit(run: Any, options: dict[str, Any]) -> None:
     from cleanpairs.review.session import Session
 
     command = f"cleanpairs audit {quote(str(run.path))}"
+    page = f"{command} --page" + (f" --out {quote(options['out'])}" if options["out"] else "")
     folder = Path(options["out"]) if options["out"] is not None else run.path / "audit"
     csv, pairs, y = folder / "labels.csv", run.load_input(), run.fitted_scores().correspondence
     begun = options["page"] and csv.exists() and options["n"] is None and not options["overwrite"]
@@ -95,10 +96,10 @@ def _audit(run: Any, options: dict[str, Any]) -> None:
         write_labels(folder, drawn, pairs, overwrite=options["overwrite"])
     sample = read_labels(csv, keys=pairs.keys, correspondence=y)
     if not options["page"]:
-        images, out = len(list(folder.glob("images/*"))), f" --out {quote(options['out'])}" if options["out"] else ""
+        images = len(list(folder.glob("images/*")))
         text = (
             f"{plural(len(sample), 'pair')} drawn, {images:,} with an image -> {csv}\n"
-            f"label on a page:     {command} --page{out}\n"
+            f"label on a page:     {page}\n"
             "or in a spreadsheet: fill the column `matched` (1 or 0), then\n"
             f"                     {command} --labels {quote(str(csv))}"
         )
@@ -116,7 +117,7 @@ def _audit(run: Any, options: dict[str, Any]) -> None:
     if session.labels().labelled.any():
         print_result(*judge())
     else:
-        print_result({"labelled": 0}, f"no pair is labelled yet; {command} --page resumes")
+        print_result({"labelled": 0}, f"no pair is labelled yet; {page} resumes")
 
 
 def _evaluated(run: Any, options: dict[str, Any], csv: Path) -> tuple[dict[str, Any], str]:

@@ -104,13 +104,14 @@ def made(tmp_path: Path) -> Run:
     return run_of(tmp_path, {"caption": ["word"] * M, "features": features}, y, 0.2)
 
 
-def test_draw_label_judge(command: Command, made: Run) -> None:
-    code, out, _ = command("audit", made.path, "--n", 80)
-    assert code == 0 and "80 pairs drawn" in out
+def test_draw_label_judge(command: Command, made: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "80 pairs drawn" in command("audit", made.path, "--n", 80).out
     labels, judged = made.path / "audit" / "labels.csv", made.path / "audit" / "result.json"
     assert_refused(command("audit", made.path, "--labels", labels), 3, "labelled yet")
     assert not judged.exists()
     assert command("audit", made.path, "--out", "my forms", "--n", 30).code == 0
+    monkeypatch.setattr("cleanpairs.cli.review._serve", lambda *_: None)  # nobody labels
+    assert "--page --out 'my forms' resumes" in command("audit", made.path, "--out", "my forms", "--page").out
     for given, n in ((Path("my forms/labels.csv"), 30), (labels, 80)):
         rows = [row | {"matched": "n" if int(row["pair_id"]) < 160 else "y"} for row in csv_rows(given)]
         write_csv_rows(given, rows)
@@ -122,8 +123,7 @@ def test_draw_label_judge(command: Command, made: Run) -> None:
     recall = result["at_threshold"]["recall"]
     assert recall["low"] <= (truth & (y < 0.2)).sum() / 160 <= recall["high"]
     assert result["noise_rate"]["low"] < 160 / 399 < result["noise_rate"]["high"]
-    code, out, _ = command("audit", made.path, "--labels", labels, "--json")
-    assert code == 0 and json.loads(out)["auroc"] == result["auroc"]
+    assert json.loads(command("audit", made.path, "--labels", labels, "--json").out)["auroc"] == result["auroc"]
 
 
 def test_thresholds_without_labels(command: Command, made: Run) -> None:
