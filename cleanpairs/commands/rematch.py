@@ -27,7 +27,7 @@ from cleanpairs.engine.queries import EngineSearch
 from cleanpairs.estimators import PairScorer
 from cleanpairs.estimators.batches import RowScorer
 from cleanpairs.estimators.scorer import Embedded
-from cleanpairs.ops.columns import with_columns
+from cleanpairs.ops.columns import numbered, with_columns
 from cleanpairs.ops.search import TopK, top_k
 from cleanpairs.repair.actions import NOT_IN_UIDS
 from cleanpairs.repair.candidates import NeighbourSearch
@@ -230,10 +230,8 @@ class Planning:
         search.remove()
 
     def _with_why(self, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
-        first = 0
-        for table in tables:
+        for first, table in numbered(tables):
             yield table if self.why is None else with_columns(table, {"why": self.why.slice(first, len(table))})
-            first += len(table)
 
     def _embedded_batches(self, scorer: RowScorer, scored: bool) -> EmbeddedRows:
         for batch in reader_of(self.source).iter_range(self.source, 0, self.source.n_rows, self.batch_rows):
@@ -254,12 +252,11 @@ def plan_selection(scores: Scores, source: Source, settings: RepairSettings, sta
     mismatched = np.flatnonzero(y < settings.resolved_threshold)
 
     def texts() -> Iterator[pa.RecordBatch]:
-        first = 0
-        for batch in iter_tables(source, Planning.batch_rows, ["uid" if text is None else text]):
+        batches = iter_tables(source, Planning.batch_rows, ["uid" if text is None else text])
+        for first, batch in numbered(batches):
             captions = pa.nulls(len(batch), pa.string()) if text is None else batch.column(0).cast(pa.string())
             some = keys.slice(first, len(batch)).combine_chunks()
             yield pa.RecordBatch.from_arrays([some, captions.fill_null("")], schema=TEXTS)
-            first += len(batch)
 
     given = PlanInput(
         y, none, none, mismatched, none, no_vectors, no_vectors, none, none, (0.0, 1.0), scores.reasons, texts

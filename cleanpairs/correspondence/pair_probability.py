@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 
 from cleanpairs.correspondence.agreement import Centred, ridge
+from cleanpairs.ops.columns import numbered
 from cleanpairs.ops.matching import places, unit_rows
 
 
@@ -109,12 +110,11 @@ class VectorRows:
         return len(self.index)
 
     def __getitem__(self, rows: np.ndarray) -> np.ndarray:
-        at, first = self.index[rows], 0
+        at = self.index[rows]
         out = np.empty((len(at), self.parts[0].shape[1]), np.float32)
-        for part in self.parts:
+        for first, part in numbered(self.parts):
             inside = np.flatnonzero((at >= first) & (at < first + len(part)))
             out[inside] = part[at[inside] - first]
-            first += len(part)
         return out
 
 

@@ -35,7 +35,7 @@ from cleanpairs.data.source import TABLES, Source, cache_folder, digest_of, read
 from cleanpairs.data.table_reader import FAULT, chosen_split, load_rows
 from cleanpairs.data.text import concerns_caption
 from cleanpairs.data.writing import cached_tables, write_tables
-from cleanpairs.ops.columns import as_schema, flat_type, is_list, list_lengths, one_array, plain_schema, taken
+from cleanpairs.ops.columns import as_schema, flat_type, is_list, list_lengths, numbered, one_array, plain_schema, taken
 
 
 def fitting(data: str) -> Iterator[str]:
@@ -265,16 +265,14 @@ def load_some(source: Source, rows: np.ndarray, batch_rows: int = 4096) -> Pairs
     columns = [name for role, name in source.columns.items() if role != "image"]
 
     def chosen() -> Iterator[Rows]:
-        first = 0
-        for part in reader.batches(source, batch_rows, columns):
-            lo, hi = np.searchsorted(rows, [first, first + len(part.batch)])
+        for first, part in numbered(reader.batches(source, batch_rows, columns)):
+            lo, hi = np.searchsorted(rows, [first, first + len(part)])
             if hi > lo:
                 local = rows[lo:hi] - first
                 place = {row: k for k, row in enumerate(local.tolist())}
                 faults = {place[row]: why for row, why in part.faults.items() if row in place}
                 bad = {(place[row], k): why for (row, k), why in part.caption_faults.items() if row in place}
                 yield Rows(part.path, taken(part.batch, local), faults, bad)
-            first += len(part.batch)
 
     digest = sha256(source.fingerprint.encode() + rows.tobytes()).hexdigest()
     selected = replace(source, fingerprint=digest, n_rows=len(rows))
@@ -484,11 +482,10 @@ def iter_noted(source: Source) -> Iterator[tuple[pa.Table, Mapping[int, str], Fa
     """As :func:`iter_tables`, with the column ``key`` where rows have names that are not their numbers. With the
     faults that the reader found in rows of the table, and in captions.
     """
-    reader, first, n = reader_of(source), 0, source.n_rows
+    reader, n = reader_of(source), source.n_rows
     named = "key" not in source.columns and not reader.names(source, 0, n).equals(row_numbers(0, n))
-    for rows in reader.batches_or_empty(source, 512, None):
+    for first, rows in numbered(reader.batches_or_empty(source, 512, None)):
         table = pa.Table.from_batches([rows.batch])
         if named and "key" not in table.column_names:
             table = table.append_column("key", reader.names(source, first, len(table)))
         yield table, rows.faults, rows.caption_faults
-        first += len(table)

@@ -33,6 +33,9 @@ class Rows:
     faults: Mapping[int, str] = field(default_factory=dict)
     caption_faults: Faults = field(default_factory=dict)
 
+    def __len__(self) -> int:
+        return len(self.batch)
+
 
 @dataclass
 class RowBatch:

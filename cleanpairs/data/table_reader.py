@@ -35,7 +35,7 @@ from cleanpairs.data.parquet_io import (
 from cleanpairs.data.rows import RowBatch, Rows, Shape, convert, row_numbers, texts_of, vector_shape, with_row_faults
 from cleanpairs.data.source import Source, cache_folder, fingerprint_of
 from cleanpairs.data.text import NOT_FINITE, text_groups
-from cleanpairs.ops.columns import is_list
+from cleanpairs.ops.columns import is_list, numbered
 from cleanpairs.ops.mapped import mapped_array, release
 
 IN_MEMORY = 256 * 2**20  # bytes of vectors. More are mapped from a file in the cache directory
@@ -104,11 +104,9 @@ class TableReader(ABC):
         return ImageSource(source.n_rows, partial(self.images_at, source), partial(self._all_images, source))
 
     def _all_images(self, source: Source, batch_size: int) -> Iterator[tuple[int, list[bytes | None]]]:
-        first = 0
-        for rows in self.batches(source, batch_size, [source.columns["image"]]):
+        for first, rows in numbered(self.batches(source, batch_size, [source.columns["image"]])):
             cells = image_cells(rows.batch.column(0))
             yield first, [encoded_bytes(cell, rows.path, source.image_root) for cell in cells]
-            first += len(cells)
 
     def images_at(self, source: Source, rows: Sequence[int]) -> list[bytes | None]:
         """Encoded images (k,) at ``rows`` (k,), in any order. Rows before them are skipped."""
@@ -161,10 +159,10 @@ class TableReader(ABC):
         """Rows of ``source``, converted: ``batches`` of them from row ``first`` on, or all, at least an empty batch."""
         roles = [role for role in ("features", "text_features") if role in source.columns]
         shapes = {role: self._vector_shape(source, role) for role in roles}
-        for rows in batches or self.batches_or_empty(source, BATCH, self._wanted(source)):
-            about = {"image_root": source.image_root, "names": self.names(source, first, len(rows.batch))}
-            yield convert(rows, source.columns, shapes, first_row=first, hash_vectors=hash_vectors, **about)
-            first += len(rows.batch)
+        batches = batches or self.batches_or_empty(source, BATCH, self._wanted(source))
+        for number, rows in numbered(batches, first):
+            about = {"image_root": source.image_root, "names": self.names(source, number, len(rows))}
+            yield convert(rows, source.columns, shapes, first_row=number, hash_vectors=hash_vectors, **about)
 
     def load(self, source: Source) -> Pairs:
         """All pairs. Vectors above 256 MiB are mapped from a file in the cache directory."""

@@ -14,7 +14,7 @@ from cleanpairs.data import Pairs
 from cleanpairs.data.parquet_io import count_rows, iter_batches
 from cleanpairs.engine import Partition
 from cleanpairs.export.layout import Decided
-from cleanpairs.ops.columns import with_columns
+from cleanpairs.ops.columns import numbered, with_columns
 from cleanpairs.repair.actions import NOT_IN_UIDS, REASONS, REMATCHED, REPAIRED, WRITTEN, acted
 from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan, as_written, checked, part_sources, truth_of
 
@@ -64,13 +64,11 @@ class PlanInMemory:
 
     def decided(self, batches: Iterable[pa.RecordBatch], partition: Partition) -> Batches:
         """The input rows of a partition with the decisions about them."""
-        first = partition.first
-        for rows in batches:
+        for first, rows in numbered(batches, partition.first):
             lo, hi = np.searchsorted(self._row, [first, first + len(rows)])
             pairs, truth = (t.slice(lo, hi - lo) for t in (self.table, self.truth))
             row, position, donor_row = (x[lo:hi] for x in (self._row, self._position, self._donor_row))
             yield rows, Decided(pairs, row - first, position, donor_row, first, truth)
-            first += len(rows)
 
 
 @dataclass(frozen=True)
@@ -107,9 +105,9 @@ class PlanFile:
 
     def decided(self, batches: Iterable[pa.RecordBatch], partition: Partition) -> Batches:
         """The input rows of a partition with the decisions about them, checked."""
-        first, left = partition.first, PLAN_SCHEMA.empty_table()
+        left = PLAN_SCHEMA.empty_table()
         plan = iter_batches([self.path], PLAN_SCHEMA.names, _STEP, partition.rows, partition.first)
-        for rows in batches:
+        for first, rows in numbered(batches, partition.first):
             n = len(rows)
             while len(left) < n:
                 batch = next(plan, None)
@@ -120,7 +118,6 @@ class PlanFile:
             pairs, left = left.slice(0, n).combine_chunks(), left.slice(n)
             donor = np.array(pairs["donor_pair_id"].fill_null(-1), np.int64)
             yield rows, Decided(pairs, np.arange(n), np.zeros(n, np.int64), donor, first)
-            first += n
 
 
 Decisions = PlanFile | PlanInMemory

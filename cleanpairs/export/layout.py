@@ -17,6 +17,7 @@ from cleanpairs.data import Source, iter_tables
 from cleanpairs.data.columns import is_text, score_columns
 from cleanpairs.data.images import rows_by_file
 from cleanpairs.ops.columns import (
+    as_schema,
     decoded_type,
     flat_type,
     fresh_names,
@@ -25,6 +26,7 @@ from cleanpairs.ops.columns import (
     is_list,
     list_lengths,
     one_array,
+    picked,
     recast,
     replace_values,
     taken,
@@ -35,56 +37,45 @@ from cleanpairs.repair.plan import CAPTIONS
 IMAGE_ROLES = ("image", "features")  # of the columns that a pair with a new image takes from its donor
 TEXT_ROLES = ("text_features",)  # and with a new caption, besides the caption itself
 
-_ROW = "row of the stored rows"  # no column of an input
 _DROPPED = {"pair_id": pa.int64(), "correspondence": pa.float32(), "action": pa.string(), "reason": pa.string()}
 
 
 @dataclass(frozen=True)
 class StoredRows:
-    """Rows (k,) of a table, by their numbers ``rows`` (k,) int64, rising."""
+    """Rows (k,) of a table in a file, by their numbers ``rows`` (k,) int64, rising."""
 
     path: Path
+    rows: np.ndarray
 
     @classmethod
     def collect(cls, path: Path, batches: Iterator[pa.RecordBatch], rows: np.ndarray) -> "StoredRows":
         """Store the ``rows`` (k,) int64 of consecutive ``batches``. Rows count from 0, rise, and do not repeat."""
-        first, head = 0, next(batches)
+        head = next(batches)
         # A file takes one dictionary a column, and batches have their own.
-        fields = [field.with_type(decoded_type(field.type)) for field in head.schema]
-        schema = pa.schema([*fields, pa.field(_ROW, pa.int64())])
+        schema = pa.schema([field.with_type(decoded_type(field.type)) for field in head.schema])
         try:
             with pa.ipc.new_file(path, schema) as writer:
-                for batch in chain([head], batches):
-                    selected = rows[slice(*np.searchsorted(rows, [first, first + len(batch)]))]
-                    columns = zip(taken(batch, selected - first).columns, fields, strict=True)
-                    values = [*(recast(column, field.type) for column, field in columns), pa.array(selected)]
-                    table = pa.Table.from_arrays(values, schema=schema)
+                for batch in picked(chain([head], batches), rows):
+                    table = as_schema(pa.Table.from_batches([batch]), schema)
                     writer.write_table(table, max_chunksize=4096)  # a look-up maps the batches that it needs
-                    first += len(batch)
         except OSError as error:
             raise OutputError(
                 f"the temporary file {path} cannot be written: {error.strerror or error}; make room in "
                 f"{path.parent.parent}, or set TMPDIR to another disk"
             ) from error
-        return cls(path)
+        return cls(path, rows)
 
     @cached_property
-    def _file(self) -> pa.RecordBatchFileReader:
-        return pa.ipc.open_file(pa.memory_map(str(self.path)))
-
-    @cached_property
-    def _rows(self) -> tuple[np.ndarray, list[int]]:
-        """The numbers (k,), and how many of them are in each batch."""
-        parts = [self._file.get_batch(i).column(_ROW).to_numpy() for i in range(self._file.num_record_batches)]
-        return np.concatenate([np.empty(0, np.int64), *parts]), [len(part) for part in parts]
+    def _batches(self) -> list[pa.RecordBatch]:
+        file = pa.ipc.open_file(pa.memory_map(str(self.path)))
+        return [file.get_batch(i) for i in range(file.num_record_batches)]
 
     def values(self, column: str, rows: np.ndarray) -> pa.Array:
         """Values (k,) of ``column`` at the ``rows`` (k,), each of them among those stored, in any order."""
-        stored, counts = self._rows
-        wanted, back = np.unique(np.searchsorted(stored, rows), return_inverse=True)
+        wanted, back = np.unique(np.searchsorted(self.rows, rows), return_inverse=True)
         pieces = [  # batch by batch: of all at once Arrow would make one array
-            taken(self._file.get_batch(number).column(column), local)
-            for number, _, local in rows_by_file(counts, wanted)
+            taken(self._batches[number].column(column), local)
+            for number, _, local in rows_by_file(list(map(len, self._batches)), wanted)
         ]
         return taken(pa.concat_arrays(pieces), back)
 

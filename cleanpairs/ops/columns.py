@@ -3,7 +3,7 @@ text that can be read.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from typing import Any, TypeVar
 
 import numpy as np
@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 Data = TypeVar("Data", pa.Array, pa.ChunkedArray, pa.RecordBatch, pa.Table)
+Rows = TypeVar("Rows", bound=Sized)
 
 
 def one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
@@ -37,6 +38,19 @@ def taken(data: Data, rows: np.ndarray | pa.Array) -> Data:
 def filtered(data: Data, mask: np.ndarray | pa.Array) -> Data:
     """The rows of a column or a table at which ``mask`` (n,) bool is true. See :func:`taken`."""
     return _without_offsets(data).filter(mask if isinstance(mask, pa.Array) else pa.array(mask, pa.bool_()))
+
+
+def numbered(batches: Iterable[Rows], first: int = 0) -> Iterator[tuple[int, Rows]]:
+    """Consecutive batches of rows, each behind the number of its first row."""
+    for batch in batches:
+        yield first, batch
+        first += len(batch)
+
+
+def picked(batches: Iterable[Data], rows: np.ndarray) -> Iterator[Data]:
+    """The ``rows`` (k,) int64, rising, of consecutive batches: of each batch those that are in it."""
+    for first, batch in numbered(batches):
+        yield taken(batch, rows[slice(*np.searchsorted(rows, [first, first + len(batch)]))] - first)
 
 
 def _without_offsets(data: Any) -> Any:

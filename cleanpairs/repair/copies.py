@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from cleanpairs.data.text import normalise_text
-from cleanpairs.ops.columns import taken
+from cleanpairs.ops.columns import picked
 
 
 def near_copies(texts: Callable[[], Iterable[pa.RecordBatch]], pairs: np.ndarray, alike: float = 0.7) -> np.ndarray:
@@ -33,11 +33,7 @@ def near_copies(texts: Callable[[], Iterable[pa.RecordBatch]], pairs: np.ndarray
         analyzer=lambda caption: normalise_text(caption or "").split(), binary=True, norm=None, alternate_sign=False,
         dtype=np.float32,
     )  # fmt: skip
-    chosen, first = [], 0
-    for batch in texts():
-        here = pairs[(pairs >= first) & (pairs < first + len(batch))] - first
-        chosen += taken(batch["caption"], pa.array(here)).to_pylist()
-        first += len(batch)
+    chosen = [caption for batch in picked(texts(), pairs) for caption in batch["caption"].to_pylist()]
     vectors = words.transform(chosen)
     size, copies = vectors.sum(axis=1).A1, np.full(len(chosen), -1)  # each is its own copy
     rare = _rarest(vectors, size, alike)

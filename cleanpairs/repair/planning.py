@@ -35,7 +35,7 @@ import pyarrow.compute as pc
 from cleanpairs.core import RefusedError
 from cleanpairs.correspondence.pair_probability import PairProbability
 from cleanpairs.data.duplicates import lesser_duplicates
-from cleanpairs.ops.columns import grouped, one_array, taken, with_columns
+from cleanpairs.ops.columns import grouped, numbered, one_array, picked, taken, with_columns
 from cleanpairs.ops.search import TopK, top_k
 from cleanpairs.repair.actions import ACTIONS, COPIED, DUPLICATE, KINDS, REASONS
 from cleanpairs.repair.candidates import (
@@ -81,19 +81,13 @@ class Planned:
         given, repairs = self.given, self.repairs
         use = _donor_uses(given.mismatched, repairs)
         pairs = np.unique(np.append(repairs["donor"][repairs["donor"] >= 0], self.shares["donor"]))
-        found, first = [], 0
-        for batch in given.texts():
-            found.append(taken(batch, pairs[_within(pairs, slice(first, first + len(batch)))] - first))
-            first += len(batch)
-        donors = pa.Table.from_batches(found, TEXTS).combine_chunks()
-        first = 0
-        for batch in given.texts():
+        donors = pa.Table.from_batches(picked(given.texts(), pairs), TEXTS).combine_chunks()
+        for first, batch in numbered(given.texts()):
             at = _within(given.mismatched, slice(first, first + len(batch)))
             donor = repairs["donor"][at]
             of = taken(donors, pa.array(np.searchsorted(pairs, donor), mask=donor < 0))
             rows = self._rows(first, batch, at, use[at], of)
             yield with_columns(rows, {"captions": self._weighted_captions(first, rows["repair_score"], donors, pairs)})
-            first += len(batch)
 
     def _weighted_captions(self, first: int, score: pa.ChunkedArray, donors: pa.Table, pairs: np.ndarray) -> pa.Array:
         """Return the weighted captions of the pairs with these scores, from pair ``first`` on. Null where it is one.
