@@ -29,7 +29,7 @@ class QueryWork:
 
     folder: str
     k: int
-    note: dict[str, Any]
+    note: SearchNote
 
     def __call__(self, part: Partition, path: Path) -> dict[str, Any]:
         """See :data:`cleanpairs.engine.work.Work`."""
@@ -41,17 +41,13 @@ class QueryWork:
 
     @cached_property
     def _opened(self) -> tuple[Prepared, np.ndarray]:
-        note, index = SearchNote(**self.note), None
-        if note.index == "ivf":
-            faiss = load_faiss()
-
-            index = faiss.read_index(str(Path(self.folder) / INDEX))
+        index = load_faiss().read_index(str(Path(self.folder) / INDEX)) if self.note.index == "ivf" else None
         # Writable, since PyTorch warns of arrays that are not. Nothing is written.
         queries, rows = (
             np.load(Path(self.folder) / f"{name}.npy", mmap_mode="r+", allow_pickle=False)
             for name in ("queries", "rows")
         )
-        return Prepared(rows, self.k, note, index), queries
+        return Prepared(rows, self.k, self.note, index), queries
 
 
 @dataclass
@@ -76,12 +72,10 @@ class EngineSearch:
         claim_folder(folder)
         digests = [_write_array(folder, name, x) for name, x in (("queries", queries), ("rows", prepared.rows))]
         if prepared.index is not None:
-            faiss = load_faiss()
-
-            faiss.write_index(prepared.index, str(folder / INDEX))
+            load_faiss().write_index(prepared.index, str(folder / INDEX))
         job = json.dumps(["queries", k, asdict(prepared.note), digests])
         # The vectors follow from model and data: a search in this folder that is another one is out of date.
-        work = QueryWork(str(folder), k, asdict(prepared.note))
+        work = QueryWork(str(folder), k, prepared.note)
         stage = f"search {len(self._searches)}"  # as a search of this process
         run_partitions(work, parts, folder, job=job, engine=self.engine, overwrite=True, stage=stage)
         scores, indices = np.empty((n, k), np.float32), np.empty((n, k), np.int64)
