@@ -1,7 +1,7 @@
 """A second opinion of a model about pairs in doubt: labels with errors, which are measured."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -62,13 +62,9 @@ class Opinions:
         drawn = [beta.ppf(rng.permutation(middle), e * (n + 1), (1 - e) * (n + 1)) for e, n in of]
         return np.clip(np.stack(drawn, axis=1), 1e-3, 0.499)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields, for JSON."""
-        return asdict(self)
-
     @classmethod
     def read(cls, path: Path) -> "Opinions":
-        """Read a file of :meth:`to_dict` in JSON. Raises DataError: it holds something else."""
+        """Read the fields, in JSON. Raises DataError: it holds something else."""
         with reading(path, "read as opinions of a judge", ValueError, TypeError, KeyError, AttributeError):
             content = read_json(path)
             values = {int(pair): float(value) for pair, value in content.pop("values").items()}

@@ -219,7 +219,7 @@ def _ask_judge(run: Any, judge: str, count: int) -> None:
     answers = {i: label for i, label in run.decision_log(len(pairs)).labels().items() if label is not None}
     threshold = float(run.info["result"]["threshold"])
     opinions = second_opinions(pairs, y, model_judge, threshold=threshold, answers=answers, count=count)
-    write_whole(run.path / OPINIONS, json.dumps(opinions.to_dict()) + "\n")
+    write_whole(run.path / OPINIONS, json.dumps(vars(opinions)) + "\n")
     for kind, times in model_judge.problems.items() if scheme else ():
         echo(f"judge: {times:,} {kind}, such as {model_judge.examples[kind]}", err=True)
 

@@ -86,7 +86,7 @@ def test_a_judge_that_cannot_tell_is_refused(corpus: tuple[Pairs, np.ndarray, np
 
 
 KNOWN = Opinions({3: 0.25, 4: 0.75}, 0.5, 0.1, 0.2, 30, 40)
-NEGATIVE = (json.dumps(KNOWN.to_dict() | {name: -0.05}) for name in ("wrong_matched", "known_mismatched"))
+NEGATIVE = (json.dumps(vars(KNOWN) | {name: -0.05}) for name in ("wrong_matched", "known_mismatched"))
 
 
 @pytest.mark.parametrize("text", ["[]", "{", '{"values": {"a": 1}}', '{"values": {}, "cut": "x"}', *NEGATIVE])
@@ -94,7 +94,7 @@ def test_opinions_are_read_back_or_refused(text: str, tmp_path: Path) -> None:
     file = tmp_path / "opinions.json"
     file.write_text(text)
     assert_raises(DataError, r"opinions\.json cannot be read", Opinions.read, file)
-    file.write_text(json.dumps(KNOWN.to_dict()))
+    file.write_text(json.dumps(vars(KNOWN)))
     assert vars(Opinions.read(file)) == vars(KNOWN) and str(Opinions.read(file)) == str(KNOWN)
 
 
