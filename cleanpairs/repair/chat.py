@@ -12,8 +12,8 @@ import json
 import math
 import os
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -146,8 +146,7 @@ class ChatWriter:
         if (requests or url) and not settings.model:
             raise ConfigError("requests name the model that is to answer: give its name by --recaption-model")
         self.settings, self.template, self.tell = settings, settings.template(self.prompt), tell
-        self.problems: Counter[str] = Counter()
-        self.examples: dict[str, str] = {}  # kind of problem -> where it is first
+        self.problems = defaultdict[str, list[str]](list)  # kind -> where each of them is
         self.models: Counter[str] = Counter()
         self.counted: set[str] = set()
         self.unanswered: set[str] = set()
@@ -165,8 +164,7 @@ class ChatWriter:
             how = ("concurrency", "attempts", "timeout", "backoff")
             self.endpoint = Endpoint(url, **{name: getattr(settings, name) for name in how})
             if self.cache is not None and self.cache.exists():
-                with reading(self.cache, "read as answers"), open_regular(self.cache) as file:
-                    stored = list(answers_of(file, str(self.cache), self.read))
+                stored = answers_in(self.cache, self.read)
                 self.server_answers = {a.key: a for a in stored if a.problem != "errors"}
 
     @property
@@ -231,13 +229,12 @@ class ChatWriter:
 
     def report(self) -> str:
         """Lines on what was answered, and what was not."""
-        unknown = [answer for short, answer in self.file_answers.items() if short not in self.counted]
-        if unknown:
-            self._count("unknown ids", unknown[0].where, len(unknown))
+        if unknown := [answer.where for short, answer in self.file_answers.items() if short not in self.counted]:
+            self.problems["unknown ids"] += unknown
         usable = sum(self.models.values())
         without = plural(len(self.unanswered), "pair")
         lines = [f"recaption: {plural(usable, 'caption')} answered, {without} without a usable answer"]
-        lines += [f"  {count:,} {kind}, such as {self.examples[kind]}" for kind, count in self.problems.items()]
+        lines += [f"  {len(places):,} {kind}, such as {places[0]}" for kind, places in self.problems.items()]
         if self.other_prompts:
             lines.append(f"  {plural(self.other_prompts, 'answer')} to another prompt than is given here")
         if self.requests is not None:
@@ -257,7 +254,7 @@ class ChatWriter:
             return "" if answer is None else answer.caption
         self.counted.add(short)
         if answer.problem:
-            self._count(answer.problem, answer.where)
+            self.problems[answer.problem].append(answer.where)
         else:
             self.models[answer.model or self.settings.model] += 1
             self.other_prompts += answer.key.split("-")[1:2] != [prompt]
@@ -298,10 +295,6 @@ class ChatWriter:
             )
         return Answer(key, caption, problem, _model_of(body), where)
 
-    def _count(self, kind: str, where: str, count: int = 1) -> None:
-        self.problems[kind] += count
-        self.examples.setdefault(kind, where)
-
     def _prompt(self, caption: str, words: Sequence[str]) -> str:
         lines = [line for line in self.template.splitlines() if words or "{words}" not in line]
         values = {"{caption}": caption, "{words}": ", ".join(words)}
@@ -329,16 +322,15 @@ class ChatWriter:
 
     def _read(self, path: str | Path) -> None:
         """Take the answers of a file."""
-        with reading(path, "read as answers"), open_regular(path) as file:
-            for answer in answers_of(file, str(path), self.read):
-                short = answer.key.partition("-")[0]
-                request = self.file_answers.get(short)
-                if not answer.key:
-                    self._count(answer.problem, answer.where)
-                elif request is None or (request.problem and not answer.problem):
-                    self.file_answers[short] = answer
-                elif not answer.problem:
-                    self._count("doubled ids", answer.where)
+        for answer in answers_in(path, self.read):
+            short = answer.key.partition("-")[0]
+            request = self.file_answers.get(short)
+            if not answer.key:
+                self.problems[answer.problem].append(answer.where)
+            elif request is None or (request.problem and not answer.problem):
+                self.file_answers[short] = answer
+            elif not answer.problem:
+                self.problems["doubled ids"].append(answer.where)
 
 
 class ChatJudge(ChatWriter):
@@ -382,26 +374,28 @@ class ChatJudge(ChatWriter):
         return (str(share["yes"] / total), "") if total else ("", "answers of another form")
 
 
-def answers_of(lines: Iterable[bytes], name: str, read: Callable[[Any], tuple[str, str]]) -> Iterable[Answer]:
-    """Return the answers in a file called ``name``. One without a key is a line of another form."""
-    for k, line in enumerate(lines, 1):
-        where = f"line {k} of {name}"
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            record = None
-        match record:
-            case {"custom_id": str(key), "error": error} if error:
-                message = error.get("message") if isinstance(error, dict) else error
-                yield Answer(key, "", "errors", "", f"{where}: {' '.join(str(message).split())[:200]}")
-            case {"custom_id": str(key), "response": {"status_code": int(status), "body": body}} if status != 200:
-                yield Answer(key, "", "errors", "", f"{where}: status {status}, {' '.join(str(body).split())[:200]}")
-            case {"custom_id": str(key), "response": {"body": body}}:
-                caption, problem = read(body)
-                yield Answer(key, caption, problem, _model_of(body), where)
-            case {"custom_id": _, "method": _, "body": _}:
-                raise DataError(f"{where} is a request, no answer: have them answered, such as by vllm run-batch")
-            case _:
-                yield Answer("", "", "lines of another form", "", where)
+def answers_in(path: str | Path, read: Callable[[Any], tuple[str, str]]) -> Iterator[Answer]:
+    """The answers in a file. One without a key is a line of another form. Raises DataError: it cannot be read."""
+    with reading(path, "read as answers"), open_regular(path) as lines:
+        for k, line in enumerate(lines, 1):
+            where = f"line {k} of {path}"
+            if not line.strip():
+                continue
+            try:
+                record = json.loads(line)
+            except (ValueError, RecursionError):
+                record = None
+            match record:
+                case {"custom_id": str(key), "error": error} if error:
+                    message = error.get("message") if isinstance(error, dict) else error
+                    yield Answer(key, "", "errors", "", f"{where}: {' '.join(str(message).split())[:200]}")
+                case {"custom_id": str(key), "response": {"status_code": int(status), "body": body}} if status != 200:
+                    shown = " ".join(str(body).split())[:200]
+                    yield Answer(key, "", "errors", "", f"{where}: status {status}, {shown}")
+                case {"custom_id": str(key), "response": {"body": body}}:
+                    caption, problem = read(body)
+                    yield Answer(key, caption, problem, _model_of(body), where)
+                case {"custom_id": _, "method": _, "body": _}:
+                    raise DataError(f"{where} is a request, no answer: have them answered, such as by vllm run-batch")
+                case _:
+                    yield Answer("", "", "lines of another form", "", where)
