@@ -285,15 +285,14 @@ def rematch(paths: tuple[str, ...], out: str, **options: Any) -> None:
     columns = chosen["data"] if data is None else reading_as_in_the_fit(opened, data, chosen["data"])
     how = {"overwrite": options["overwrite"], "engine": chosen_engine(options), **columns}
     with CurrentProgress.reported_to(Progress()), caption_writer(out, options, chosen["recaption"]) as writer:
-        planned = rematch_run(opened, out, settings, data, recaption=writer, **how)
-    summary = planned.summary
+        plan, summary = rematch_run(opened, out, settings, data, recaption=writer, **how)
     if data is not None and settings.threshold is None:
         duplicates = summary.reasons.get(REASONS[DUPLICATE], 0)
         flagged = summary.pairs - summary.kept - summary.quarantined - duplicates
         warn_of_flags(opened, flagged, summary.pairs, summary.threshold)
     if expected is not None:
         say(f"{expected}\n")
-    if recall := [note["recall"] for note in planned.settings.get("searches", ()) if note["index"] != "flat"]:
+    if recall := [note["recall"] for note in plan.settings.get("searches", ()) if note["index"] != "flat"]:
         say(f"search: approximate; on a sample it found {percent(min(recall))} of the ten nearest")
     text = f"{summary}\n\nplan: {out}\nnext: cleanpairs export --plan {quote(out)} --out FILE"
     print_result({name: getattr(summary, name) for name in ("pairs", *COUNTED)}, text)

