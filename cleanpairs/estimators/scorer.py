@@ -1251,6 +1251,8 @@ def _checked_scores(pairs: Pairs, correspondence: Any) -> np.ndarray:
     y = as_array("the correspondence", correspondence, float).copy()
     if y.shape != pairs.shape:
         raise DataError(f"the correspondence of {len(pairs)} pairs has the shape {pairs.shape}, found {y.shape}")
+    if np.any((y < 0) | (y > 1)):
+        raise DataError(f"the correspondence must be in [0, 1], found {np.nanmin(y):.3g} to {np.nanmax(y):.3g}")
     return y
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from cleanpairs.core import DataError, RefusedError, writing
+from cleanpairs.core import RefusedError, writing
 from cleanpairs.data import Pairs
 from cleanpairs.data.duplicates import VectorSigns, group_near_vectors, near_vector_groups
 from cleanpairs.data.rows import RowBatch
@@ -83,15 +83,9 @@ class PlanInput:
 
         Raises
         ------
-        DataError
-            ``correspondence`` is not of ``pairs``.
         RefusedError
             Some vectors are not finite.
         """
-        if np.shape(correspondence) != (n := len(pairs),):
-            raise DataError(f"correspondence must be ({n},), one per pair of the data, got {np.shape(correspondence)}")
-        if np.any((y := np.asarray(correspondence)) < 0) or np.any(y > 1):
-            raise DataError(f"correspondence must be in [0, 1], found {np.nanmin(y):.3g} to {np.nanmax(y):.3g}")
         values = _without(correspondence, pairs.reasons)
         index = np.asarray(pairs.image_index)
         _refuse_non_finite(z_image, np.unique(index[~np.isnan(values)]), "images")
