@@ -18,22 +18,31 @@ MOVE = np.dtype([("pair", np.int64), ("donor", np.int64), ("distance", np.int64)
 COLUMNS = pa.schema([("displaced_from", pa.int64()), ("displaced_confidence", pa.float32())])  # of a table of scores
 
 
-def moves_of(row: np.ndarray, text_group: np.ndarray, found: Displacement, quarantined: Container[int]) -> np.ndarray:
-    """Find the captions that the rule moves.
+def moves_and_misplaced(
+    row: np.ndarray, image_group: np.ndarray, text_group: np.ndarray, found: Displacement, quarantined: Container[int],
+    correspondence: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    """Find the captions that the rule moves, and the pairs that show another image's caption.
 
     Parameters
     ----------
-    row, text_group : (N,) int64
-        Input row and text group of the pairs that were searched. Equal groups are one text.
+    row, image_group, text_group : (N,) int64
+        Input row, image and text of the pairs that were searched. Equal groups are one image, or one text. The captions
+        of an image may stand at any of its rows.
     found : Displacement
         What was found in these rows.
     quarantined : container of int
         Pairs that neither get nor give a caption.
+    correspondence : (N,) float
+        Probability that a pair in place has its own caption. It keeps one that is less likely to belong to a block.
 
     Returns
     -------
-    np.ndarray
+    moves : np.ndarray
         (k,) of :data:`MOVE`, by rising pair.
+    away : np.ndarray
+        (N,) bool. The pairs of displaced rows that show another image's caption, even if their own is not found, and
+        those in place whose caption belongs to a block.
 
     Notes
     -----
@@ -41,76 +50,34 @@ def moves_of(row: np.ndarray, text_group: np.ndarray, found: Displacement, quara
     A caption goes to one image, the likeliest, if it belongs there with a probability above 2/3. A pair that shows its
     own caption already stays as it is.
     """
-    row, donor = _donors(row, found)
+    _, first, row = np.unique(row, return_index=True, return_inverse=True)  # among those searched
+    count, place, distance = np.diff(first, append=len(row)), np.arange(len(row)) - first[row], found.distance[row]
+    inside = (distance != 0) & (row + distance >= 0) & (row + distance < len(first))
+    source = np.where(inside, row + distance, 0)
+    donor = np.where(inside & (place < count[source]), first[source] + place, -1)  # the pair with the caption of each
+
     pair = np.flatnonzero((donor >= 0) & (found.probability[row] > 2 / 3))  # a wrong caption costs twice a missed one
-    out = np.empty(len(pair), MOVE)
-    out["pair"], out["donor"] = pair, donor[pair]
-    out["distance"], out["confidence"] = found.distance[row[pair]], found.probability[row[pair]]
-    out = out[text_group[out["donor"]] != text_group[pair]]
-    out = out[[not (i in quarantined or j in quarantined) for i, j in zip(out["pair"], out["donor"], strict=True)]]
-    out = out[np.argsort(-out["confidence"], kind="stable")]
-    return np.sort(out[np.unique(out["donor"], return_index=True)[1]], order="pair")
+    moves = np.empty(len(pair), MOVE)
+    moves["pair"], moves["donor"] = pair, donor[pair]
+    moves["distance"], moves["confidence"] = distance[pair], found.probability[row[pair]]
+    moves = moves[text_group[moves["donor"]] != text_group[pair]]
+    both = zip(moves["pair"], moves["donor"], strict=True)
+    moves = moves[[not (i in quarantined or j in quarantined) for i, j in both]]
+    moves = moves[np.argsort(-moves["confidence"], kind="stable")]
+    moves = np.sort(moves[np.unique(moves["donor"], return_index=True)[1]], order="pair")
 
-
-def misplaced(row: np.ndarray, image_group: np.ndarray, text_group: np.ndarray, found: Displacement) -> np.ndarray:
-    """Find the pairs of displaced rows that show another image's caption, even if their own is not found.
-
-    Parameters
-    ----------
-    row, text_group, found
-        As of :func:`moves_of`.
-    image_group : (N,) int64
-        Equal numbers are one image. Its captions may stand at any of its rows.
-
-    Returns
-    -------
-    np.ndarray
-        (N,) bool.
-    """
-    row, donor = _donors(row, found)
     has = np.flatnonzero(donor >= 0)
     there = donor[has]
     right = np.zeros(len(row), bool)
     right[has[text_group[there] == text_group[has]]] = True
     right[there[image_group[there] == image_group[has]]] = True  # the caption of another row of their image
-    return (found.distance[row] != 0) & ~right
+    away = (distance != 0) & ~right
 
-
-def moves_and_misplaced(
-    row: np.ndarray, image_group: np.ndarray, text_group: np.ndarray, found: Displacement, quarantined: Container[int],
-    correspondence: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-    """Find the moves, and the pairs that show another image's caption, so that each caption belongs to one image.
-
-    Parameters
-    ----------
-    row, image_group, text_group, found, quarantined
-        As of :func:`moves_of` and :func:`misplaced`.
-    correspondence : (N,) float
-        Probability that a pair in place has its own caption. It keeps one that is less likely to belong to a block.
-
-    Returns
-    -------
-    moves : np.ndarray
-        (k,) of :data:`MOVE`.
-    away : np.ndarray
-        (N,) bool.
-    """
-    moves, away = moves_of(row, text_group, found, quarantined), misplaced(row, image_group, text_group, found)
-    donor, in_place = moves["donor"], found.distance[np.unique(row, return_inverse=True)[1]] == 0
-    claimed = in_place[donor] & (image_group[donor] != image_group[moves["pair"]])
-    kept = claimed & (correspondence[donor] > moves["confidence"])
-    away[donor[claimed & ~kept]] = True
+    giver = moves["donor"]
+    claimed = (distance[giver] == 0) & (image_group[giver] != image_group[moves["pair"]])
+    kept = claimed & (correspondence[giver] > moves["confidence"])
+    away[giver[claimed & ~kept]] = True
     return moves[~kept], away
-
-
-def _donors(row: np.ndarray, found: Displacement) -> tuple[np.ndarray, np.ndarray]:
-    """Return the row of each of N pairs among those searched, and the pair that has its caption, or -1."""
-    _, first, row = np.unique(row, return_index=True, return_inverse=True)
-    count, source, place = np.diff(first, append=len(row)), row + found.distance[row], np.arange(len(row)) - first[row]
-    inside = (found.distance[row] != 0) & (source >= 0) & (source < len(first))
-    source = np.where(inside, source, 0)
-    return row, np.where(inside & (place < count[source]), first[source] + place, -1)
 
 
 def as_columns(moves: np.ndarray, n: int) -> pa.Table:

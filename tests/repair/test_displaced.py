@@ -16,7 +16,7 @@ from cleanpairs.commands.run import Run
 from cleanpairs.correspondence.displacement import Displacement
 from cleanpairs.estimators.frozen import displaced_in_vectors
 from cleanpairs.estimators.spaces import displaced_between_spaces
-from cleanpairs.repair.displaced import misplaced, moves_and_misplaced, moves_of
+from cleanpairs.repair.displaced import moves_and_misplaced
 from cleanpairs.repair.settings import RepairSettings
 from cleanpairs.verification.verifying import verify_path
 from tests.helpers import fit_beside, unit, vector_column, write_table
@@ -166,18 +166,18 @@ def test_captions_of_a_row_move_together_and_each_once() -> None:
     probability = np.array([0.9, 0.9, 0.9, 0.4, 0.9, 0.9, 0.95, 0.6, 0])
     found = Displacement(np.array([1, 1, 1, 1, 1, 1, 2, 1, 0]), probability, ())
     at = {int(p) for p in np.flatnonzero(rows == 5)}
-    moves = moves_of(rows, texts, found, at)
+    (moves, lost), (left, away) = (  # row 8 is in place, and gives its caption to the surer row 6
+        moves_and_misplaced(rows, groups, texts, found, at, np.full(len(rows), sure)) for sure in (0.94, 0.96)
+    )
     assert {(int(rows[m["pair"]]), int(rows[m["donor"]])) for m in moves} == {(0, 1), (1, 2), (2, 3), (6, 8)}
     assert [int((rows[moves["pair"]] == r).sum()) for r in (0, 2)] == [2, 1]
     assert len(set(moves["donor"].tolist())) == len(moves)
-    away = misplaced(rows, groups, texts, found)
     assert set(rows[away].tolist()) == set(range(8)) and not away[rows == 8].any()
-    for sure in (0.94, 0.96):  # row 8 is in place, and gives its caption to the surer row 6
-        left, lost = moves_and_misplaced(rows, groups, texts, found, at, np.full(len(rows), sure))
-        assert (8 in rows[left["donor"]]) == lost[rows == 8].any() == (sure < 0.95)
-        assert np.array_equal(lost[rows != 8], away[rows != 8])
+    assert lost[rows == 8].any() and 8 not in rows[left["donor"]]
+    assert np.array_equal(lost[rows != 8], away[rows != 8])
     same = np.where(rows == 1, texts[np.flatnonzero(rows == 2)[0]], texts)
-    assert not misplaced(rows, groups, same, found)[np.flatnonzero(rows == 1)[0]]
+    _, away = moves_and_misplaced(rows, groups, same, found, at, np.ones(len(rows)))
+    assert not away[np.flatnonzero(rows == 1)[0]]
 
 
 @pytest.mark.parametrize("streamed_from", [50_000, 300])
