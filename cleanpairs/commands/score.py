@@ -8,9 +8,12 @@ resumes from the finished ones. Only Parquet and embedding folders are scored in
 
 import json
 import math
+from bisect import bisect_right
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +25,7 @@ import cleanpairs
 from cleanpairs.commands.run import SCORES_SCHEMA, scores_table
 from cleanpairs.core import ConfigError, RefusedError, percent, sha256_of
 from cleanpairs.correspondence.calibration import Estimate
-from cleanpairs.data import Pairs, ParquetSink, Source, iter_tables, load_source, open_source, staged_file
+from cleanpairs.data import ParquetSink, Source, iter_tables, load_source, open_source, staged_file
 from cleanpairs.data.readers import reader_of
 from cleanpairs.data.rows import texts_of
 from cleanpairs.engine import Engine, Finished, Partition, make_engine, plan_partitions, remove_job, run_partitions
@@ -78,17 +81,19 @@ class ScoreWork:
     def __call__(self, partition: Partition, path: Path) -> dict[str, Any]:
         """See :data:`cleanpairs.engine.work.Work`."""
         where = self.source, partition.first, partition.rows, self.batch_rows
-        counts = Counter(pairs=0, flagged=0, quarantined=0)
-        with ParquetSink(path, SCORES_SCHEMA) as sink:
-            for batch in reader_of(self.source).iter_range(*where, hash_vectors=self._scorer.hashes):
-                scores = self._scorer(batch, self.data)
-                sink.write(scores_table(batch.keys, scores, self.threshold, batch.faults, first=counts["pairs"]))
-                counts.update(_counted(scores, batch.faults, self.threshold))
-        return dict(counts)
+        batches = reader_of(self.source).iter_range(*where, hash_vectors=self._scorer.hashes)
+        scored = ((batch.keys, self._scorer(batch, self.data), batch.faults) for batch in batches)
+        return dict(_write_scored(path, scored, self.threshold))
 
 
-def _counted(scores: np.ndarray, reasons: dict[int, str], threshold: float) -> Counter[str]:
-    return Counter(pairs=len(scores), flagged=int((scores < threshold).sum()), quarantined=len(reasons))
+def _write_scored(path: Path, scored: Iterable[tuple[Any, ...]], threshold: float) -> Counter[str]:
+    """Write keys, scores and reasons of pairs, batch by batch, as a table of scores. Return their counts."""
+    counts = Counter(pairs=0, flagged=0, quarantined=0)
+    with ParquetSink(path, SCORES_SCHEMA) as sink:
+        for keys, scores, reasons in scored:
+            sink.write(scores_table(keys, scores, threshold, reasons, first=counts["pairs"]))
+            counts.update(pairs=len(scores), flagged=int((scores < threshold).sum()), quarantined=len(reasons))
+    return counts
 
 
 def score_stream(
@@ -114,34 +119,37 @@ def score_stream(
     fitted: PairScorer = load_estimator(Path(model))
     source = open_source(data, **(columns or {}))
     unknown = _unknown_words(fitted, source, str(data), max_unknown)
-    parts = Path(out).with_name(Path(out).name + ".parts")
+    parts, done = Path(out).with_name(Path(out).name + ".parts"), None
     with staged_file(out, overwrite=overwrite, inputs=source.inputs) as staged:
         scorer = fitted._row_scorer(roles_of(source))
         if scorer is None:
             if engine.remote:
                 raise ConfigError(_why_undivided(fitted, data))
-            counts, unseen = _score_at_once(fitted, load_source(source), Path(staged))
-            done = None
+            embedded = fitted._embed(load_source(source))
+            scores = fitted._scores_of(embedded)
+            unseen = fitted._threshold_of(embedded, scores)
+            threshold = fitted._applied_threshold(unseen)
+            counts = _write_scored(staged, [(embedded.pairs.keys, scores, embedded.quarantined)], threshold)
         else:
             unseen = threshold_of_rows(fitted, scorer, source, str(data))
+            threshold = fitted._applied_threshold(unseen)
             sent = str(Path(model).absolute()) if engine.remote else fitted
-            work = ScoreWork(sent, source, str(data), fitted._applied_threshold(unseen))
-            partitions = plan_partitions(
-                reader_of(source).row_groups(source), source.n_rows, target=ScoreWork.partition_rows
-            )
+            work = ScoreWork(sent, source, str(data), threshold)
+            groups = reader_of(source).row_groups(source)
+            partitions = plan_partitions(groups, source.n_rows, target=ScoreWork.partition_rows)
             if len(partitions) <= 1 and not engine.remote:  # nothing to resume, nothing to put together
                 whole = partitions[0] if partitions else Partition(0, 0, 0)
-                counts, done = Counter(work(whole, Path(staged))), None
+                counts = Counter(work(whole, staged))
             else:
                 job = _job_of(work, Path(model))
                 done = run_partitions(
                     work, partitions, parts, job=job, engine=engine, overwrite=overwrite, stage="scoring"
                 )
-                counts = _put_together(parts, done, Path(staged))
+                counts = _put_together(parts, done, staged)
     if done is not None:  # now that their whole is in place
         remove_job(parts)
     rate = None if unseen is None else unseen.noise_rate
-    return ScoreResult(**counts, threshold=fitted._applied_threshold(unseen), unknown_words=unknown, noise_rate=rate)
+    return ScoreResult(**counts, threshold=threshold, unknown_words=unknown, noise_rate=rate)
 
 
 def _why_undivided(model: PairScorer, data: str | Path) -> str:
@@ -185,7 +193,10 @@ def threshold_of_rows(model: PairScorer, scorer: RowScorer, source: Source, data
     if bank.model is not None and bank.model.local:
         return None
     parts: list[tuple[np.ndarray, ...]] = []
-    for runs in _by_row_group(spread_blocks(source.n_rows), reader_of(source).row_groups(source)):
+    ends = list(accumulate(reader_of(source).row_groups(source)))
+    # Runs of one row group together: what lies before a row in its group is decoded with it.
+    for _, together in groupby(spread_blocks(source.n_rows), lambda run: bisect_right(ends, run.start)):
+        runs = list(together)
         first, last = runs[0].start, runs[-1].stop
         for batch in reader_of(source).iter_range(source, first, last - first, BLOCK, hash_vectors=True):
             row, first = first + batch.row, first + batch.n_rows
@@ -202,14 +213,6 @@ def threshold_of_rows(model: PairScorer, scorer: RowScorer, source: Source, data
     return unseen_threshold(bank, *given, model.random_state_, model._similarity)
 
 
-def _by_row_group(runs: list[range], groups: list[int]) -> list[list[range]]:
-    """Runs of one row group together: what lies before a row in its group is decoded with it."""
-    by_group: dict[int, list[range]] = {}
-    for run, group in zip(runs, np.searchsorted(np.cumsum(groups), [r.start for r in runs], "right"), strict=True):
-        by_group.setdefault(int(group), []).append(run)
-    return list(by_group.values())
-
-
 def _first_captions(source: Source) -> list[str]:
     captions: list[str] = []
     for table in iter_tables(source, 2000, [source.columns["text"]]) if "text" in source.columns else ():
@@ -223,16 +226,6 @@ def _first_captions(source: Source) -> list[str]:
 def roles_of(source: Source) -> set[str]:
     """Return the roles of the columns of a source that can be read from any row on, else none."""
     return set(source.columns) if reader_of(source).streams else set()
-
-
-def _score_at_once(model: PairScorer, pairs: Pairs, staged: Path) -> tuple[Counter[str], UnseenThreshold | None]:
-    embedded = model._embed(pairs)
-    scores = model._scores_of(embedded)
-    unseen = model._threshold_of(embedded, scores)
-    threshold = model._applied_threshold(unseen)
-    with ParquetSink(staged, SCORES_SCHEMA) as sink:
-        sink.write(scores_table(embedded.pairs.keys, scores, threshold, embedded.quarantined))
-    return _counted(scores, embedded.quarantined, threshold), unseen
 
 
 def _put_together(parts: Path, done: list[Finished], staged: Path) -> Counter[str]:
