@@ -89,7 +89,7 @@ def export_run(
     is in memory. That of ``streamed_from`` rows and more is read from the file again, where the rows can be streamed.
     For a list of uids nothing is repaired, and no plan is kept.
     """
-    from cleanpairs.commands.rematch import Planning, plan_selection, recorded_input
+    from cleanpairs.commands.rematch import Planning, plan_selection
 
     plan_file, source = run.path / PLAN, run.open_input()
     refuse_edited(plan_file)  # before the planning, which takes its time
@@ -106,7 +106,7 @@ def export_run(
             return PlanFile(str(staged), source.n_rows, head)
         unrepaired = replace(settings, repairs="none", n_donors=1, displaced=False)
         search = Path(out).absolute().with_name(Path(out).name + ".search")
-        planning = Planning(run, source, recorded_input(run), unrepaired if selects else settings, search, engine)
+        planning = Planning(run, source, unrepaired if selects else settings, search, engine)
         try:
             saved = unkept() if selects else outputs.add(plan_file, overwrite=True)
         except OutputError:  # the run can be read only

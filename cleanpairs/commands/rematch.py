@@ -106,8 +106,11 @@ def rematch_run(
     if out.exists() and not overwrite:  # before the work, not after it
         raise OutputExistsError(f"{out} exists; --overwrite replaces it")
     folder = out.with_name(out.name + ".parts").absolute()
-    source, read = _source_of(run, data, columns)
-    planning = Planning(run, source, read, settings or RepairSettings(), folder, engine)
+    source, read = run.open_input() if data is None else open_source(data, **columns), None
+    if data is not None:
+        remember_user_path(data, columns)
+        read = {"data": str(data) if "://" in str(data) else str(Path(data).absolute()), "columns": columns}
+    planning = Planning(run, source, settings or RepairSettings(), folder, engine, read)
     many = out.suffix != ".csv" and source.n_rows >= streamed_from and recaption is None
     scorer = planning.row_scorer() if many else None
     if scorer is None:
@@ -118,36 +121,23 @@ def rematch_run(
         return planning.streamed(scorer, staged)
 
 
-def recorded_input(run: Run) -> dict[str, Any]:
-    """Return the data of a run, and how it is read, as a plan notes them."""
-    return {"data": run.info["input"]["data"], "columns": run.info["input"]["options"]}
-
-
-def _source_of(run: Run, data: str | Path | None, columns: dict[str, Any]) -> tuple[Source, dict[str, Any]]:
-    if data is None:
-        return run.open_input(), recorded_input(run)
-    source = open_source(data, **columns)
-    remember_user_path(data, columns)
-    name = str(data) if "://" in str(data) else str(Path(data).absolute())
-    return source, {"data": name, "columns": columns}
-
-
 class Planning:
     """Plans the repairs of the ``source`` that a run was fitted on, or of other data.
 
-    ``read``: the data, and how it is read, as a plan notes them. ``engine``: what searches.
-    ``parts``: the folder for the files of several workers.
+    ``engine``: what searches. ``parts``: the folder for the files of several workers.
+    ``read``: other data, and how it is read, as a plan notes them.
     """
 
     batch_rows = 4096
 
     def __init__(
-        self, run: Run, source: Source, read: Mapping[str, Any], settings: RepairSettings, parts: Path,
-        engine: Engine | None,
+        self, run: Run, source: Source, settings: RepairSettings, parts: Path, engine: Engine | None,
+        read: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
         scores, fitted = run.fitted_scores(), run.is_fitted_on(source)
         self.model: PairScorer = run.estimator(scores, fitted=not fitted)
-        self.source, self.read, self.settings, self.parts = source, read, settings, parts
+        self.source, self.settings, self.parts = source, settings, parts
+        self.read = read or {"data": run.info["input"]["data"], "columns": run.info["input"]["options"]}
         self.engine = engine or make_engine("local")
         self.why: pa.ChunkedArray | None = scores.why if fitted else None  # (N,): what the run says against pairs
 
