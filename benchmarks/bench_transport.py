@@ -56,7 +56,7 @@ def greedy(row: np.ndarray, column: np.ndarray, weight: np.ndarray, n: int) -> n
     order = np.argsort(-weight)
     order = order[weight[order] > 0]
     edges = row[order], np.zeros(len(order), bool), column[order], order
-    place, _ = assign(*edges, row_member=np.arange(n), members=members, text_uses=np.zeros(n, np.int32), capacity=1)
+    place, _ = assign(*edges, rows=n, members=members, text_uses=np.zeros(n, np.int32), capacity=1)
     return np.append(column[order], -1)[place]
 
 

@@ -27,7 +27,7 @@ class Members:
 
 
 def assign(
-    row: np.ndarray, is_image: np.ndarray, group: np.ndarray, pair: np.ndarray, *, row_member: np.ndarray,
+    row: np.ndarray, is_image: np.ndarray, group: np.ndarray, pair: np.ndarray, *, rows: int,
     members: Members, text_uses: np.ndarray, capacity: int,
 ) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
     """Take of E edges, best first, those that are still possible.
@@ -35,7 +35,7 @@ def assign(
     An edge has the ``row`` that it repairs, whether it replaces the image, the donor ``group``, and the number of the
     ``pair`` of image and text that it makes. Text and image groups share one numbering.
 
-    - ``row_member`` (R,): the member that each row is itself
+    - ``rows``: R. Each row is itself the member of its number
     - ``text_uses`` (M,): how many rows the caption of each member serves already
     - ``capacity``: how many rows a caption may serve, and as many an image, at least 1
 
@@ -45,10 +45,9 @@ def assign(
     # Whole numbers that both Python and NumPy see: a list would hold an object for each.
     uses = text_uses.astype(np.int32).tobytes()
     of_texts, of_images = array("i", uses), array("i", bytes(len(uses)))
-    chosen, donor = array("q", [-1]) * len(row_member), array("i", [-1]) * len(row_member)
+    chosen, donor = array("q", [-1]) * rows, array("i", [-1]) * rows
     cursor = array("i", members.start[:-1].astype(np.int32).tobytes())
-    parts = (row_member, members.start[1:], members.member)
-    owner, stop, holder = (np.ascontiguousarray(part, np.int32).data for part in parts)
+    stop, holder = (np.ascontiguousarray(part, np.int32).data for part in (members.start[1:], members.member))
     # What is over for good: a bit a pair, and bytes.
     made, done, empty = bytearray(int(pair.max(initial=0)) // 8 + 1), bytearray(len(chosen)), bytearray(len(cursor))
     row_done, group_empty = (np.frombuffer(x, np.uint8) for x in (done, empty))
@@ -61,7 +60,7 @@ def assign(
             if done[r] or made[p >> 3] >> (p & 7) & 1:
                 continue
             given, kept = (of_images, of_texts) if replaces_image else (of_texts, of_images)
-            if kept[owner[r]] >= capacity:
+            if kept[r] >= capacity:
                 continue
             at, end = cursor[g], stop[g]
             while at < end and given[holder[at]] >= capacity:
@@ -72,7 +71,7 @@ def assign(
                 continue
             chosen[r], donor[r] = e, holder[at]
             given[holder[at]] += 1
-            kept[owner[r]] += 1
+            kept[r] += 1
             made[p >> 3] |= 1 << (p & 7)
             done[r] = 1
     return np.array(chosen, np.int64), np.array(donor, np.int64)

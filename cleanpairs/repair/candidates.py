@@ -40,7 +40,7 @@ class Side:
 class Corpus:
     """N pairs, or those of them that a repair can concern.
 
-    - ``mismatched`` (R,) int64: pairs to repair
+    - ``mismatched``: R, the first of these pairs, which are to be repaired
     - ``pools``: donor pairs (m,) int64, and whether they are trusted
     - ``existing`` (U,) int64, sorted: image group times the number of text groups plus text group, of the pairs that no
       repair may make. The last is a number above all of these
@@ -50,7 +50,7 @@ class Corpus:
 
     image: Side
     text: Side
-    mismatched: np.ndarray
+    mismatched: int
     pools: list[tuple[np.ndarray, bool]]
     existing: np.ndarray
     typical: tuple[float, float]
@@ -64,7 +64,7 @@ COLUMNS = {"row": np.int32, "is_image": bool, "trusted": bool, "donor_group": np
 class Edges:
     """Columns of E candidate edges, and the donor groups that they point to.
 
-    - ``row`` int32: place among the ``mismatched`` (R,) pairs
+    - ``row`` int32: the mismatched pair
     - ``is_image``, ``trusted`` bool: the image is replaced. The donor group is of trusted pairs
     - ``donor_group`` int32: place in ``members``, and in ``donor_pair`` (G,) int32, a pair that has the group's part
     - ``similarity`` float32
@@ -78,7 +78,6 @@ class Edges:
     trusted: np.ndarray
     donor_group: np.ndarray
     similarity: np.ndarray
-    mismatched: np.ndarray
     donor_pair: np.ndarray
     image_group: np.ndarray
     text_group: np.ndarray
@@ -91,7 +90,7 @@ class Edges:
 
     def shown_by(self, at: np.ndarray | slice) -> tuple[np.ndarray, np.ndarray]:
         """Pairs that show the images, and pairs that show the texts, of the edges ``at``: (b,) int32 each."""
-        own, given, is_image = self.mismatched[self.row[at]], self.donor_pair[self.donor_group[at]], self.is_image[at]
+        own, given, is_image = self.row[at], self.donor_pair[self.donor_group[at]], self.is_image[at]
         return np.where(is_image, given, own), np.where(is_image, own, given)
 
     def only(self, some: np.ndarray) -> "Edges":
@@ -119,10 +118,9 @@ def candidate_edges(
 
     - ``donor_search``, ``neighbour_search``: as :func:`cleanpairs.repair.planning.plan_repairs` has them
     - ``trusted``: of which pools
-    - ``rows``: places of the mismatched pairs that may get another text, by False, or another image, by True. All when
-      None
+    - ``rows``: the mismatched pairs that may get another text, by False, or another image, by True. All when None
     """
-    image, text, mismatched = corpus.image, corpus.text, corpus.mismatched
+    image, text = corpus.image, corpus.text
     k = settings.candidates + 8  # the nearest often are what a row may not take: the other captions of its image
     directions = [False] * settings.replaces_text + [True] * settings.replaces_image
     pools = [pool for pool in corpus.pools if len(pool[0]) and pool[1] in trusted]
@@ -132,11 +130,11 @@ def candidate_edges(
     searches: list[SearchNote] = []
     by_cosine = True
     for (donors, sure), is_image in product(pools, directions):
-        wanted = np.arange(len(mismatched)) if rows is None else rows[is_image]
+        wanted = np.arange(corpus.mismatched, dtype=np.int32) if rows is None else rows[is_image]
         if not len(wanted):
             continue
         kept, given = (text, image) if is_image else (image, text)
-        query_of_row, queries = _distinct(kept, mismatched[wanted])
+        query_of_row, queries = _distinct(kept, wanted)
         group_of_donor, distinct_donors = _distinct(given, donors)
         found = donor_search(is_image, sure, queries, distinct_donors, k) if donor_search is not None else None
         if found is None:
@@ -158,7 +156,6 @@ def candidate_edges(
     group, member = (np.concatenate(each) for each in zip(*holders, strict=True))
     return Edges(
         **{name: np.concatenate(parts.pop(name)) for name in COLUMNS},
-        mismatched=np.asarray(mismatched, np.int32),
         donor_pair=np.concatenate(donor_pairs),
         image_group=image.group,
         text_group=text.group,
@@ -181,7 +178,7 @@ def _admissible(
         query = query_of_row[start : start + step]
         nearest = found.indices[query]  # (R, k)
         group = given.group[donors[np.maximum(nearest, 0)]]  # (R, k)
-        own = kept.group[corpus.mismatched[rows]][:, None]
+        own = kept.group[rows][:, None]
         key = group * n_text + own if is_image else own * n_text + group
         admitted = (nearest >= 0) & (corpus.existing[np.searchsorted(corpus.existing, key)] != key)
         admitted &= np.cumsum(admitted, axis=1) <= candidates

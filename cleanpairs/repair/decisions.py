@@ -57,12 +57,12 @@ def decide_repairs(
     ``make_scorer`` makes what scores pairs. The other parameters are those of
     :func:`cleanpairs.repair.planning.plan_repairs`.
     """
-    mismatched, probable = corpus.mismatched, settings.repairs == "probable"
+    every, probable = np.arange(corpus.mismatched, dtype=np.int32), settings.repairs == "probable"
     if settings.repairs == "none" or (probable and probability is None):
-        return no_repairs(len(mismatched), UNDETERMINED if probable else NOT_ASKED), np.empty(0, SHARE), ()
+        return no_repairs(len(every), UNDETERMINED if probable else NOT_ASKED), np.empty(0, SHARE), ()
     edges = searched(trusted=[False] if probable else [False, True])
     scorer = make_scorer()
-    paired, own = pair_edges(edges, scorer), scorer(mismatched, mismatched, None)
+    paired, own = pair_edges(edges, scorer), scorer(every, every, None)
     best = np.full(len(own), -np.inf, np.float32)  # score of each row
     np.maximum.at(best, edges.row, paired.score)
     reason = np.select([np.isneginf(best), best < settings.min_repair_score, best <= own], [0, 1, 2], 3)
@@ -89,7 +89,7 @@ def decide_repairs(
         share = np.full(len(good), np.nan, np.float32)  # what goes before the score
     good = good[_best_first(edges, paired, good, share, settings)]
     place, donor = assign(
-        edges.row[good], edges.is_image[good], edges.donor_group[good], paired.number[good], row_member=mismatched,
+        edges.row[good], edges.is_image[good], edges.donor_group[good], paired.number[good], rows=len(every),
         members=edges.members, text_uses=corpus.text_uses, capacity=settings.max_reuse,
     )  # fmt: skip
     edge = np.append(good, -1)[place]
@@ -170,7 +170,7 @@ def _shares(
     np.maximum.at(best, row, edges.similarity[at])
     weight = np.exp((edges.similarity[at] - best[row]) / temperature)
     out = np.empty(len(at), SHARE)
-    out["pair"], out["share"] = edges.mismatched[edges.row[at]], weight / np.bincount(row, weight, len(rows))[row]
+    out["pair"], out["share"] = edges.row[at], weight / np.bincount(row, weight, len(rows))[row]
     out["donor"] = np.where(first[at], donor[edges.row[at]], edges.donor_pair[edges.donor_group[at]])
     return out
 
@@ -258,8 +258,8 @@ def transport_shares(
     images, row = np.unique(edges.image_group[image], return_inverse=True)
     texts, column = np.unique(edges.text_group[text], return_inverse=True)
     # How many mismatched pairs show each image, and each text, and how many rows that of one pair may serve.
-    a = np.bincount(corpus.image.group[corpus.mismatched])[images].astype(np.float64)
-    b = np.bincount(corpus.text.group[corpus.mismatched])[texts].astype(np.float64)
+    a = np.bincount(corpus.image.group[: corpus.mismatched])[images].astype(np.float64)
+    b = np.bincount(corpus.text.group[: corpus.mismatched])[texts].astype(np.float64)
     uses = 1 if settings.donor_pool == "trusted" else settings.max_reuse
     capacity = [uses if replaced else 1 for replaced in (settings.replaces_image, settings.replaces_text)]
     wrong, right = corpus.typical

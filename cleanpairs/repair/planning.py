@@ -268,7 +268,7 @@ def _corpus(given: PlanInput, settings: RepairSettings) -> Corpus:
     return Corpus(
         Side(given.z_image, given.image_row, image_group.astype(np.int32)),
         Side(given.z_text, given.text_row, text_group.astype(np.int32)),
-        rows[:R],
+        R,
         pools,
         _existing_pairs(given, images, texts),
         given.typical,
