@@ -68,7 +68,6 @@ class Edges:
     - ``is_image``, ``trusted`` bool: the image is replaced. The donor group is of trusted pairs
     - ``donor_group`` int32: place in ``members``, and in ``donor_pair`` (G,) int32, a pair that has the group's part
     - ``similarity`` float32
-    - ``image_group``, ``text_group`` (N,): dense groups of all pairs
     - ``searches``: how neighbours were looked for
     - ``cosine``: ``similarity`` is the inner product of the vectors in all of them
     """
@@ -79,8 +78,6 @@ class Edges:
     donor_group: np.ndarray
     similarity: np.ndarray
     donor_pair: np.ndarray
-    image_group: np.ndarray
-    text_group: np.ndarray
     members: Members
     searches: tuple[SearchNote, ...] = ()
     cosine: bool = True
@@ -157,8 +154,6 @@ def candidate_edges(
     return Edges(
         **{name: np.concatenate(parts.pop(name)) for name in COLUMNS},
         donor_pair=np.concatenate(donor_pairs),
-        image_group=image.group,
-        text_group=text.group,
         members=Members.from_groups(group, member, sum(map(len, donor_pairs))),
         searches=tuple(searches),
         cosine=by_cosine,
@@ -218,10 +213,11 @@ class Paired:
     lead: np.ndarray
 
 
-def pair_edges(edges: Edges, scorer: EdgeScorer) -> Paired:
+def pair_edges(corpus: Corpus, edges: Edges, scorer: EdgeScorer) -> Paired:
     """Number the pairs that ``edges`` make, and score each once, sorted by their images."""
     image, text = edges.shown_by(slice(None))
-    key = edges.image_group[image] * np.int64(edges.text_group.max(initial=0) + 1) + edges.text_group[text]
+    group = corpus.text.group
+    key = corpus.image.group[image] * np.int64(group.max(initial=0) + 1) + group[text]
     _, first, number = np.unique(key, return_index=True, return_inverse=True)
     del key
     scores = scorer(image[first], text[first], edges.similarity[first] if edges.cosine else None)

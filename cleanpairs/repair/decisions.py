@@ -62,7 +62,7 @@ def decide_repairs(
         return no_repairs(len(every), UNDETERMINED if probable else NOT_ASKED), np.empty(0, SHARE), ()
     edges = searched(trusted=[False] if probable else [False, True])
     scorer = make_scorer()
-    paired, own = pair_edges(edges, scorer), scorer(every, every, None)
+    paired, own = pair_edges(corpus, edges, scorer), scorer(every, every, None)
     best = np.full(len(own), -np.inf, np.float32)  # score of each row
     np.maximum.at(best, edges.row, paired.score)
     reason = np.select([np.isneginf(best), best < settings.min_repair_score, best <= own], [0, 1, 2], 3)
@@ -76,7 +76,7 @@ def decide_repairs(
         rows = {way: np.unique(edges.row[sure[edges.is_image[sure] == way]]) for way in (False, True)}
         key = _row_and_direction(edges)
         edges = edges.only(np.isin(key, key[sure])).and_others(searched(trusted=[True], rows=rows))
-        paired = pair_edges(edges, scorer)
+        paired = pair_edges(corpus, edges, scorer)
         good = _good(edges, paired, own, settings)
         good = good[_has_best_score(edges, paired, alone=True)[good]]
         share = _confidence(edges, paired, good, probability)
@@ -255,8 +255,8 @@ def transport_shares(
         return share
     image, text = edges.shown_by(paired.lead)
     # Pairs are numbered by image, and within an image by text: the edges of the graph are in the order of its rows.
-    images, row = np.unique(edges.image_group[image], return_inverse=True)
-    texts, column = np.unique(edges.text_group[text], return_inverse=True)
+    images, row = np.unique(corpus.image.group[image], return_inverse=True)
+    texts, column = np.unique(corpus.text.group[text], return_inverse=True)
     # How many mismatched pairs show each image, and each text, and how many rows that of one pair may serve.
     a = np.bincount(corpus.image.group[: corpus.mismatched])[images].astype(np.float64)
     b = np.bincount(corpus.text.group[: corpus.mismatched])[texts].astype(np.float64)
