@@ -39,7 +39,7 @@ def start(
 
 
 def start_connected(code: str, **how: Any) -> "tuple[subprocess.Popen[bytes], Connection[Any, Any]]":
-    """As :func:`start`, and our end of a pipe. The process serves the other end, whose descriptor is its argument."""
+    """As :func:`start`, and our end of a pipe. The process gets the other end by :func:`to_parent`."""
     parent, child = Pipe()
     try:
         return start(code, str(child.fileno()), keep=[child.fileno()], stdin=subprocess.DEVNULL, **how), parent
@@ -48,6 +48,13 @@ def start_connected(code: str, **how: Any) -> "tuple[subprocess.Popen[bytes], Co
         raise
     finally:
         child.close()
+
+
+def to_parent() -> "Connection[Any, Any]":
+    """In a child of :func:`start_connected`: the connection to its parent, to which signals of a terminal are left."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    return Connection(int(sys.argv[1]))
 
 
 def adopt(parent: int) -> None:

@@ -24,7 +24,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import cache
-from multiprocessing.connection import Connection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -275,10 +274,8 @@ def prepare(data: bytes, preparation: Preparation) -> np.ndarray:
 
 
 def serve() -> None:
-    """In a worker: answer until the pipe, whose number is the argument, is closed. First come settings as JSON."""
-    for number in (signal.SIGINT, signal.SIGHUP):  # for the parent process, which ends this one itself
-        signal.signal(number, signal.SIG_IGN)
-    pipe: Connection[bytes, bytes] = Connection(int(sys.argv[1]))
+    """In a worker: answer until the pipe is closed. First come settings as JSON."""
+    pipe = children.to_parent()
     with suppress(OSError):  # where memory runs out, the system kills this process and not the run
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     with suppress(EOFError, OSError):  # the parent process has ended

@@ -1,7 +1,6 @@
 """The engine on this machine: in this process with one worker, else in a pool of processes."""
 
 import os
-import signal
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -9,7 +8,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, cast
 
-from cleanpairs.core.children import start_connected
+from cleanpairs.core.children import start_connected, to_parent
 from cleanpairs.core.errors import ConfigError, ResourceError
 from cleanpairs.core.limits import limited
 from cleanpairs.engine.work import Finished, Partition, Work, attempt, carry_out
@@ -71,7 +70,7 @@ class LocalEngine:
 
     def _start_worker(self, pool: dict[Any, subprocess.Popen[bytes]], work: Work) -> "Connection[Any, Any]":
         """Start one more worker, which does one partition after another. Return the connection to it."""
-        code = "import sys; from cleanpairs.engine.local import serve; serve(int(sys.argv[1]))"
+        code = "from cleanpairs.engine.local import serve; serve()"
         threads = limited(max(1, len(os.sched_getaffinity(0)) // self.workers))  # together they use the cores once
         try:
             process, connection = start_connected(code, env={"OMP_NUM_THREADS": str(threads)})
@@ -83,11 +82,9 @@ class LocalEngine:
         return connection
 
 
-def serve(number: int) -> None:
-    """In a worker: do the partitions that come over the connection of this file descriptor, until it is closed."""
-    for signal_number in (signal.SIGINT, signal.SIGHUP):  # which a terminal sends to all: the parent's to handle
-        signal.signal(signal_number, signal.SIG_IGN)
-    connection: Connection[Any, Any] = Connection(number)
+def serve() -> None:
+    """In a worker: do the partitions that come over the connection to the parent, until it is closed."""
+    connection = to_parent()
     with suppress(EOFError, OSError):
         work = connection.recv()
         while True:
