@@ -260,8 +260,7 @@ def transport_shares(
     # How many mismatched pairs show each image, and each text, and how many rows that of one pair may serve.
     a = np.bincount(corpus.image.group[: corpus.mismatched])[images].astype(np.float64)
     b = np.bincount(corpus.text.group[: corpus.mismatched])[texts].astype(np.float64)
-    uses = 1 if settings.donor_pool == "trusted" else settings.max_reuse
-    capacity = [uses if replaced else 1 for replaced in (settings.replaces_image, settings.replaces_text)]
+    capacity = [settings.max_reuse if replaced else 1 for replaced in (settings.replaces_image, settings.replaces_text)]
     wrong, right = corpus.typical
     mass = sparse_transport(
         row.astype(np.int32), column.astype(np.int32), -edges.similarity[paired.lead].astype(np.float64),
