@@ -19,7 +19,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
@@ -196,12 +196,15 @@ class ChatWriter:
         for image, old, doubted in zip(images, captions, words, strict=True):
             prompt = self._prompt(old, doubted)
             pairs.append((self._key(image, old, prompt), (image, prompt, old)))
-        waiting = {key: question for key, question in pairs if (known := self._answer_to(key)) is None or known.problem}
+        asked = self.unanswered if self.endpoint is None else self.server_answers.keys()
+        waiting = {k: q for k, q in pairs if k not in asked and ((a := self._answer_to(k)) is None or a.problem)}
         if self.endpoint is not None:
-            self._ask({key: question for key, question in waiting.items() if key not in self.server_answers})
+            self._ask(waiting)
         elif self.requests is not None:
             with open(self.requests, "a", encoding="utf-8") as file:
-                self._write(file, {key: question for key, question in waiting.items() if key not in self.unanswered})
+                for key, (image, prompt, _) in waiting.items():
+                    request = {"custom_id": key, "method": "POST", "url": "/v1/chat/completions"}
+                    file.write(json.dumps({**request, "body": self._body(image, prompt)}) + "\n")
         return [self._counted_caption(key) for key, _ in pairs]
 
     def read(self, body: Any) -> tuple[str, str]:
@@ -314,11 +317,6 @@ class ChatWriter:
         return {
             **self.settings.body, "model": self.settings.model, "messages": [{"role": "user", "content": content}],
         }  # fmt: skip
-
-    def _write(self, file: IO[str], questions: Mapping[str, Question]) -> None:
-        for key, (image, prompt, _) in questions.items():
-            request = {"custom_id": key, "method": "POST", "url": "/v1/chat/completions"}
-            file.write(json.dumps({**request, "body": self._body(image, prompt)}) + "\n")
 
     def _read(self, path: str | Path) -> None:
         """Take the answers of a file."""

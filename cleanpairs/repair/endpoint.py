@@ -2,7 +2,7 @@
 
 import os
 import threading
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 import httpx2
@@ -92,7 +92,9 @@ class Endpoint(AbstractContextManager["Endpoint"]):
             self._reached, status = True, response.status_code
             why = f"status {status}: {self._without_key(response.text)}"
             if status == 200:
-                return _json(response), ""
+                with suppress(ValueError, RecursionError):
+                    return response.json(), ""
+                return None, ""
             if status in (401, 403):
                 raise self.ended(f"{self.url} refuses the key, which is to be in OPENAI_API_KEY: {why}")
             if status == 404:
@@ -117,10 +119,3 @@ class Endpoint(AbstractContextManager["Endpoint"]):
     def _without_key(self, text: str) -> str:
         text = " ".join(text.split())
         return (text.replace(self._key, "***") if self._key else text)[:200]
-
-
-def _json(response: httpx2.Response) -> Any:
-    try:
-        return response.json()
-    except (ValueError, RecursionError):
-        return None
