@@ -8,6 +8,7 @@ sort and one pass over the edges whose row and donor are still free, about a mil
 
 from array import array
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -18,6 +19,11 @@ class Members:
 
     member: np.ndarray
     start: np.ndarray
+
+    @cached_property
+    def first(self) -> np.ndarray:
+        """The first choice of each group, (G,)."""
+        return self.member[self.start[:-1]]
 
     @classmethod
     def from_groups(cls, group: np.ndarray, member: np.ndarray, n_groups: int) -> "Members":

@@ -66,7 +66,7 @@ class Edges:
 
     - ``row`` int32: the mismatched pair
     - ``is_image``, ``trusted`` bool: the image is replaced. The donor group is of trusted pairs
-    - ``donor_group`` int32: place in ``members``, and in ``donor_pair`` (G,) int32, a pair that has the group's part
+    - ``donor_group`` int32: place in ``members``, the pairs that can give its part
     - ``similarity`` float32
     - ``searches``: how neighbours were looked for
     - ``cosine``: ``similarity`` is the inner product of the vectors in all of them
@@ -77,7 +77,6 @@ class Edges:
     trusted: np.ndarray
     donor_group: np.ndarray
     similarity: np.ndarray
-    donor_pair: np.ndarray
     members: Members
     searches: tuple[SearchNote, ...] = ()
     cosine: bool = True
@@ -87,7 +86,7 @@ class Edges:
 
     def shown_by(self, at: np.ndarray | slice) -> tuple[np.ndarray, np.ndarray]:
         """Pairs that show the images, and pairs that show the texts, of the edges ``at``: (b,) int32 each."""
-        own, given, is_image = self.row[at], self.donor_pair[self.donor_group[at]], self.is_image[at]
+        own, given, is_image = self.row[at], self.members.first[self.donor_group[at]], self.is_image[at]
         return np.where(is_image, given, own), np.where(is_image, own, given)
 
     def only(self, some: np.ndarray) -> "Edges":
@@ -97,13 +96,12 @@ class Edges:
     def and_others(self, others: "Edges") -> "Edges":
         """Return these edges, followed by ``others`` of the same mismatched pairs."""
         columns = {name: np.concatenate([getattr(self, name), getattr(others, name)]) for name in COLUMNS}
-        columns["donor_group"][len(self) :] += len(self.donor_pair)
+        columns["donor_group"][len(self) :] += len(self.members.first)
         members = (self.members.member, others.members.member)
         starts = self.members.start, others.members.start[1:] + self.members.start[-1]
         return replace(
-            self, **columns, donor_pair=np.concatenate([self.donor_pair, others.donor_pair]),
-            members=Members(*map(np.concatenate, (members, starts))), searches=self.searches + others.searches,
-            cosine=self.cosine and others.cosine,
+            self, **columns, members=Members(*map(np.concatenate, (members, starts))),
+            searches=self.searches + others.searches, cosine=self.cosine and others.cosine,
         )  # fmt: skip
 
 
@@ -123,9 +121,8 @@ def candidate_edges(
     pools = [pool for pool in corpus.pools if len(pool[0]) and pool[1] in trusted]
     parts = {name: [np.empty(0, kind)] for name, kind in COLUMNS.items()}
     holders: list[tuple[np.ndarray, np.ndarray]] = [(np.empty(0, np.int32), np.empty(0, np.int32))]
-    donor_pairs: list[np.ndarray] = [np.empty(0, np.int32)]
     searches: list[SearchNote] = []
-    by_cosine = True
+    by_cosine, first = True, 0
     for (donors, sure), is_image in product(pools, directions):
         wanted = np.arange(corpus.mismatched, dtype=np.int32) if rows is None else rows[is_image]
         if not len(wanted):
@@ -140,7 +137,6 @@ def candidate_edges(
             by_cosine = False
         if found.note is not None:
             searches.append(found.note)
-        first = sum(map(len, donor_pairs))
         admissible = _admissible(corpus, found, wanted, query_of_row, distinct_donors, is_image, settings.candidates)
         for row, nearest, similarity in admissible:
             columns = (row, np.full(len(row), is_image), np.full(len(row), sure), nearest + first, similarity)
@@ -149,12 +145,11 @@ def candidate_edges(
         # What k mismatched pairs carry may go back to k. Equal parts of trusted pairs are one donor.
         group_of, holder = (np.arange(len(distinct_donors)), distinct_donors) if sure else (group_of_donor, donors)
         holders.append(((first + group_of).astype(np.int32), holder.astype(np.int32)))
-        donor_pairs.append(distinct_donors.astype(np.int32))
+        first += len(distinct_donors)
     group, member = (np.concatenate(each) for each in zip(*holders, strict=True))
     return Edges(
         **{name: np.concatenate(parts.pop(name)) for name in COLUMNS},
-        donor_pair=np.concatenate(donor_pairs),
-        members=Members.from_groups(group, member, sum(map(len, donor_pairs))),
+        members=Members.from_groups(group, member, first),
         searches=tuple(searches),
         cosine=by_cosine,
     )

@@ -171,7 +171,7 @@ def _shares(
     weight = np.exp((edges.similarity[at] - best[row]) / temperature)
     out = np.empty(len(at), SHARE)
     out["pair"], out["share"] = edges.row[at], weight / np.bincount(row, weight, len(rows))[row]
-    out["donor"] = np.where(first[at], donor[edges.row[at]], edges.donor_pair[edges.donor_group[at]])
+    out["donor"] = np.where(first[at], donor[edges.row[at]], edges.members.first[edges.donor_group[at]])
     return out
 
 
