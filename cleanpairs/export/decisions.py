@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -78,6 +79,7 @@ class PlanFile:
     path: str
     pairs: int
     head: RepairPlan
+    truth: ClassVar = pa.table({})  # whose data has none
 
     @classmethod
     def open(cls, path: str | Path) -> "PlanFile | None":

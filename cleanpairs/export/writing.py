@@ -309,15 +309,11 @@ class Export:
         source, settings, engine = self.source, self.settings, engine or make_engine("local")
         parts = self.out.with_name(self.out.name + ".parts")
         with staged_set() as outputs:  # renamed in the opposite order: out is the last
-            staged: dict[str, Path] = {}
-            for role, path in self.targets.items():
-                is_folder = role == "out" and self.format.directory
-                staged[role] = outputs.add(
-                    path, directory=is_folder, overwrite=settings.overwrite, inputs=source.inputs
-                )
+            how: dict[str, Any] = {"overwrite": settings.overwrite, "inputs": source.inputs}
+            staged = {"out": outputs.add(self.out, directory=self.format.directory, **how)}
+            staged |= {role: outputs.add(path, **how) for role, path in self.targets.items() if role != "out"}
             plan = decide(outputs)
-            columns = plan.truth.column_names if isinstance(plan, PlanInMemory) else ()
-            truth = tuple(name for name in columns if name in self.schema.names)
+            truth = tuple(name for name in plan.truth.column_names if name in self.schema.names)
             weighted = plan.head.settings.get("repairs") == "plausible"
             repeats = plan.head.settings.get("repeats", 1)
             if repeats > 1 and not self.format.selection:
