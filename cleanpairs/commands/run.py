@@ -386,9 +386,11 @@ class Run:
         pairs = len(table)
         with suppress(DataError):  # where there is no run.json, nothing says how many
             pairs = (self.info.get("input") or {}).get("pairs", pairs)
-        if len(table) != pairs or not np.array_equal(table["pair_id"], np.arange(pairs)):
-            raise DataError(f"{file} has not the {pairs:,} pairs of the run, once each and in order: fit again")
-        return Scores(table)
+        scores = Scores(table)
+        bad = np.any((scores.correspondence < 0) | (scores.correspondence > 1))
+        if bad or len(table) != pairs or not np.array_equal(table["pair_id"], np.arange(pairs)):
+            raise DataError(f"{file} has not the {pairs:,} pairs of the run in order, with scores in [0, 1]: fit again")
+        return scores
 
     @property
     def model_folder(self) -> Path:

@@ -81,11 +81,12 @@ def test_damaged_files_of_the_audit_are_named(command: Command, run: Run, conten
     assert_refused(command("report", run.path), 3, "result.json cannot be read")
 
 
-@pytest.mark.parametrize("rows", [np.arange(N - 1), np.arange(N)[::-1]])
-def test_scores_of_other_pairs_are_refused(command: Command, run: Run, rows: Any) -> None:
-    pq.write_table(pq.read_table(run.path / "scores.parquet").take(rows), run.path / "scores.parquet")
-    said = f"scores.parquet has not the {N} pairs of the run, once each and in order"
-    assert_refused(command("report", run.path), 3, said)
+@pytest.mark.parametrize(("rows", "by"), [(np.arange(N - 1), 1), (np.arange(N)[::-1], 1), (np.arange(N), 9)])
+def test_scores_of_other_pairs_are_refused(command: Command, run: Run, rows: Any, by: int) -> None:
+    table = pq.read_table(run.path / "scores.parquet").take(rows)
+    table = table.set_column(2, table.schema.field(2), [table[2].to_numpy() * np.float32(by)])
+    pq.write_table(table, run.path / "scores.parquet")
+    assert_refused(command("report", run.path), 3, f"has not the {N} pairs of the run in order, with scores in")
 
 
 # -- ``cleanpairs audit``: draw, label, judge; and what to expect without labels --------------------------------------
