@@ -340,12 +340,12 @@ def test_answers_of_a_file(tmp_path: Path) -> None:
     path.write_text("pair_id,matched\n0,1\n1,\n2,?\n3,no\n", encoding="utf-8")
     assert read_answers(path, correspondence=[0.5] * 4) == {0: True, 2: None, 3: False}
     path.write_text("pair_id,matched\n" + "".join(f"{i},1\n" for i in range(9)), encoding="utf-8")
-    for n, words in (
-        (1, "1 labelled pair is quarantined.*pair_id 0;"), (7, "7 labelled pairs are .*pair_id 0, 1, 2, 3, 4, ...;"),
-    ):  # fmt: skip
+    for n, words in ((1, "1 labelled pair is quarantined.*pair_id 0;"), (7, "7 labelled pairs .* 0, 1, 2, 3, 4, ...;")):
         y = np.where(np.arange(9) < n, np.nan, 0.5)
         assert_raises(DataError, f"a.csv: {words}", read_answers, path, correspondence=y)
         assert_raises(DataError, words, Answered.of, y, dict.fromkeys(range(9), True))
+    of_ties = Answered.of([0.0] * 300 + [1.0] * 700, {i: i >= 300 for i in range(0, 1000, 25)})
+    assert abs(of_ties.noise_rate.value - 0.3) < 0.01  # of the scores that there are
 
 
 @pytest.mark.parametrize(("change", "words"), [
