@@ -85,14 +85,15 @@ class Explainer:
 
     ``vectors(rows)`` gives unit vectors of the images (k, d) and of the captions (k, e) of pairs (k,), which need not
     lie in one space. Zeros where there is none. ``correspondence`` (N,) is NaN where a pair is quarantined. At or above
-    ``threshold`` it is trusted, below flagged.
+    ``threshold`` it is trusted, below flagged. ``displaced``: of each block of displaced rows the first ``pair_id``,
+    the ``last`` one, and ``why``, a sentence.
     """
 
     def __init__(
         self, pairs: Pairs, vectors: Vectors, correspondence: np.ndarray, threshold: float, *,
-        most_trusted: int = 50_000,
+        displaced: Sequence[Mapping[str, Any]] = (), most_trusted: int = 50_000,
     ) -> None:  # fmt: skip
-        self.pairs, self.vectors = pairs, vectors
+        self.pairs, self.vectors, self.displaced = pairs, vectors, displaced
         self.correspondence, self.threshold = np.asarray(correspondence, np.float64), threshold
         rows = np.flatnonzero(np.nan_to_num(self.correspondence, nan=-1) >= threshold)
         if len(rows) > most_trusted:
@@ -155,37 +156,41 @@ class Explainer:
         vectors, flagged = self.vectors(ids), self.correspondence[ids] < self.threshold
         near = self._near(ids, vectors, self._by_trusted[:2], neighbours)
         return [
-            Explanation(*(*fields, bool(low), tuple(own), tuple(lacking), new, self._why(fields[0], own, lacking, new)))
+            Explanation(*(
+                *fields, bool(low), tuple(own), tuple(lacking), new, self._why(fields[0], own, lacking, new), "",
+                self._block_of(fields[0]),
+            ))
             for fields, low, (own, lacking, new) in zip(near, flagged, self._words_of(ids, vectors[0]), strict=True)
-        ]
+        ]  # fmt: skip
 
-    def worst(self, count: int, displaced: Sequence[Mapping[str, Any]] = ()) -> np.ndarray:
+    def _block_of(self, pair: int) -> str:
+        within = (b for b in self.displaced if int(b["pair_id"]) <= pair <= int(b.get("last", -1)))
+        return str(next(within, {}).get("why", ""))
+
+    def worst(self, count: int) -> np.ndarray:
         """Return the pairs (k,) with the lowest correspondence, as of :func:`lowest`."""
-        return lowest(self.correspondence, count, displaced)
+        return lowest(self.correspondence, count, self.displaced)
 
     def sentences(self) -> dict[int, str]:
         """Pair -> :meth:`why`, of the flagged pairs and the 100 lowest others. Of 100,000 at most."""
         flagged = int((self.correspondence < self.threshold).sum())
-        ids = self.worst(min(flagged + 100, 100_000) if self.pairs.has_captions else 0)
+        ids = lowest(self.correspondence, min(flagged + 100, 100_000) if self.pairs.has_captions else 0)
         return dict(zip(ids.tolist(), self.why(ids), strict=True))
 
-    def issues(
-        self, count: int = 50, displaced: Sequence[Mapping[str, Any]] = (), first: Sequence[int] = ()
-    ) -> pa.Table:
+    def issues(self, count: int = 50, first: Sequence[int] = ()) -> pa.Table:
         """Return the ``count`` worst pairs of each of :data:`ISSUES`, worst first. Columns of :data:`SCHEMA`.
 
-        ``displaced``: of each block of displaced rows the first ``pair_id``, the ``last`` one, and ``why``, a sentence.
-        No other doubtful pair is of a block. ``first``: those that come before the ones with the lowest correspondence.
+        Displaced rows are issues of their own. ``first``: doubtful pairs that come before those of :meth:`worst`.
         """
         pairs = self.pairs
-        worst = np.array(list(dict.fromkeys([*first, *self.worst(count, displaced).tolist()]))[:count], np.int64)
+        worst = np.array(list(dict.fromkeys([*first, *self.worst(count).tolist()]))[:count], np.int64)
         lists: list[list[Issue]] = [
             [(i, float(self.correspondence[i]), why) for i, why in zip(worst.tolist(), self.why(worst), strict=True)],
             sorted(_odd_captions(group_near_vectors(pairs), lambda rows: self.vectors(rows)[1]), key=lambda f: f[1]),
             sorted(_repeated_captions(pairs), key=lambda f: f[1]),
             [(i, 0.0, why.removeprefix(PREFIX)) for i, why in sorted(pairs.reasons.items()) if why.startswith(PREFIX)],
             sorted(((i, 1 - share, why) for i, share, why in other_scripts(pairs.captions)), key=lambda f: f[1]),
-            [(int(block["pair_id"]), 0.0, str(block["why"])) for block in displaced],
+            [(int(block["pair_id"]), 0.0, str(block["why"])) for block in self.displaced],
         ]
         rows = [
             (issue, rank, i, pairs.keys[i], score, pairs.captions[i] or "", reason)

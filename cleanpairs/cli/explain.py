@@ -33,10 +33,9 @@ def explain(named: tuple[str, ...], count: int, neighbours: int) -> None:
     the caption that hardly any similar image has in its captions, and words that it lacks.
     """
     run, explainer, ids = _opened(named)
-    blocks = run.result.get("displaced", ())
-    explanations = explainer.explain(ids or explainer.worst(count, blocks).tolist(), neighbours=neighbours)
+    explanations = explainer.explain(ids or explainer.worst(count).tolist(), neighbours=neighbours)
     words = {} if (opinions := run.opinions()) is None else opinions.in_words()
-    _print([replace(e, opinion=words.get(e.pair_id, ""), displaced=_block_of(e.pair_id, blocks)) for e in explanations])
+    _print([replace(e, opinion=words.get(e.pair_id, "")) for e in explanations])
 
 
 @click.command(cls=PathsCommand)
@@ -58,16 +57,17 @@ def _opened(named: tuple[str, ...]) -> tuple[Any, "Explainer", list[int]]:
     is_run = bool(named) and (Path(named[0]) / "run.json").is_file()
     opened = existing_run(named[0] if is_run else None)
     pairs = opened.load_input()
-    return opened, opened.estimator().explainer(pairs), [_pair(pairs, name) for name in named[is_run:]]
+    return opened, _explainer(opened, pairs), [_pair(pairs, name) for name in named[is_run:]]
+
+
+def _explainer(run: Any, pairs: Any) -> "Explainer":
+    explainer = run.estimator().explainer(pairs)
+    explainer.displaced = run.result.get("displaced", ())  # a saved model does not have it
+    return explainer
 
 
 def _print(explanations: Sequence["Explanation | Neighbours"]) -> None:
     print_result(explanations, "\n".join(line for e in explanations for line in _lines(e)))
-
-
-def _block_of(pair: int, blocks: Sequence[dict[str, Any]]) -> str:
-    within = (b for b in blocks if int(b["pair_id"]) <= pair <= int(b.get("last", -1)))
-    return str(next(within, {}).get("why", ""))
 
 
 def _pair(pairs: Any, name: str) -> int:
@@ -130,8 +130,7 @@ def _issues(run: Any, count: int) -> tuple[Any, Collection[str]]:
                 order = np.lexsort((rank, place))
                 return issues.take(order[rank[order] <= count]), result.get("issues", ISSUES)
     pairs = run.load_input()
-    explainer = run.estimator().explainer(pairs)
-    return explainer.issues(count, result.get("displaced", ()), result.get("standing_out", ())), ISSUES
+    return _explainer(run, pairs).issues(count, result.get("standing_out", ())), ISSUES
 
 
 @click.command(cls=PathsCommand)

@@ -324,28 +324,22 @@ def _about(recipe: Recipe, estimator: PairScorer, source: Source, pairs: int) ->
 def _write_results(run: Run, estimator: PairScorer, pairs: Pairs, scored: Streamed | None) -> dict[str, Any]:
     """Write scores and issues of a fit. Returns the result. ``scored``: as of :meth:`StreamedFit.finish`."""
     run.write_metrics(estimator.history_)
-    blocks: list[dict[str, Any]] = []
     out: list[int] = []
     if scored is not None:
-        issues, keys, blocks = scored
+        issues, keys = scored
     else:
-        displaced = estimator.displaced_.blocks
         estimator.save_pretrained(run.path / "model", overwrite=True)
         explainer = estimator.explainer(pairs)
         scores = pairs.keys, estimator.correspondence_, estimator.threshold_, estimator.quarantined_
         write_scores(run.path / "scores.parquet", *scores, explainer.sentences(), estimator._moves_)
-        start = np.append(np.unique(pairs.row, return_index=True)[1], len(pairs))
-        ends = [(int(start[block.first]), int(start[block.last + 1]) - 1) for block in displaced]
-        whys = map(str, displaced)
-        blocks = [{"pair_id": a, "last": b, "why": why} for (a, b), why in zip(ends, whys, strict=True)]
         out = [i for i in estimator.standing_out_.tolist() if estimator.correspondence_[i] >= estimator.threshold_][:20]
-        issues, keys = explainer.issues(LISTED, blocks, out), dict(enumerate(pairs.keys))
+        issues, keys = explainer.issues(LISTED, out), dict(enumerate(pairs.keys))
     with staged_file(run.path / "issues.csv", overwrite=True) as staged:
         write_csv(issues, staged)
     return {
         "run": str(run.path),
         **_result(estimator, keys, issues, ISSUES if scored is None else StreamedFit.issues),
-        "displaced": blocks,
+        "displaced": estimator._blocks_,
         "standing_out": out,
         "doubtful": _doubtful(pairs, estimator) if scored is None else {},
     }

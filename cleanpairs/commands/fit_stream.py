@@ -28,8 +28,8 @@ from cleanpairs.export.writing import refuse_changed_input
 from cleanpairs.ops.matching import unit_rows
 from cleanpairs.ops.normalised_similarity import VectorPairs
 
-# The table of the worst pairs, the key of each quarantined row, and the blocks of displaced rows.
-Streamed = tuple[pa.Table, dict[int, str], list[dict[str, Any]]]
+# The table of the worst pairs, and the key of each quarantined row.
+Streamed = tuple[pa.Table, dict[int, str]]
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,7 @@ class StreamedFit:
         estimator._judge_all(table["correspondence"].to_numpy())
         estimator.quarantined_ = dict(zip(bad.tolist(), some["reason"].to_pylist(), strict=True))
         displaced = self._displaced(table["reason"].is_null().to_numpy())
-        blocks = [{"pair_id": each.first, "last": each.last, "why": str(each)} for each in displaced.blocks]
-        if blocks:
+        if displaced.blocks:
             where = self.source, 0, len(table), ScoreWork.batch_rows
             read = reader_of(self.source).iter_range(*where)
             sides = zip(*((batch.image_group[batch.row], batch.text_group) for batch in read), strict=True)
@@ -79,7 +78,7 @@ class StreamedFit:
             write_scores(scores, *columns, {}, estimator._moves_)
         estimator.save_pretrained(model, overwrite=True)
         keys = dict(zip(bad.tolist(), some["key"].to_pylist(), strict=True))
-        return self._worst(estimator, table["key"], blocks), keys, blocks
+        return self._worst(estimator, table["key"]), keys
 
     def _displaced(self, usable: np.ndarray) -> Displacement:
         """Return what is displaced among n rows. ``usable`` (n,) rows are compared. Only vectors are read."""
@@ -99,18 +98,16 @@ class StreamedFit:
         sides = (_Side(part, side, np.array([part.first for part in parts]), n) for side in (0, 1))
         return find_displaced_rows(*sides, usable=usable, sample=sample)
 
-    def _worst(
-        self, estimator: PairScorer, keys: pa.ChunkedArray, blocks: list[dict[str, Any]], count: int = 200
-    ) -> pa.Table:
+    def _worst(self, estimator: PairScorer, keys: pa.ChunkedArray, count: int = 200) -> pa.Table:
         """Return the worst pairs, explained by the sample, and the displaced rows."""
-        y = estimator.correspondence_
+        y, blocks = estimator.correspondence_, estimator._blocks_
         ends = np.array([(block["pair_id"], block["last"]) for block in blocks], np.int64).reshape(-1, 2)
         rows = np.union1d(self.rows, np.concatenate([lowest(y, count, blocks), ends.ravel()]))
         pairs = replace(load_some(self.source, rows), keys=keys.take(pa.array(rows)).to_pylist())
         explainer = estimator.explainer(pairs, correspondence=y[rows], threshold=estimator.threshold_)
         at = np.searchsorted(rows, ends).tolist()
-        here = [block | {"pair_id": a, "last": b} for block, (a, b) in zip(blocks, at, strict=True)]
-        issues = explainer.issues(count, here)
+        explainer.displaced = [b | {"pair_id": at[0], "last": at[1]} for b, at in zip(blocks, at, strict=True)]
+        issues = explainer.issues(count)
         listed = pa.array([issue in self.issues for issue in issues["issue"].to_pylist()], pa.bool_())
         issues = issues.filter(listed)
         place = issues.schema.get_field_index("pair_id")

@@ -309,6 +309,7 @@ class Fitted:
     _counts_similar = False  # whether the noise rate counts captions of similar pairs
     _is_sample: bool | None = None  # whether the pairs of ``fit`` are a sample. None: they come in no stream
     _moves_: np.ndarray = np.empty(0, MOVE)  # of the captions of displaced rows
+    _blocks_: Sequence[dict[str, Any]] = ()  # of displaced rows, as the :class:`Explainer` takes them
     _captions: str | None  # what the captions became (learned words, vectors of which encoder), and why
     _versions: dict[str, str] | None  # package -> version, that a loaded model was made with
     _fingerprint: str
@@ -406,6 +407,8 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         y, (low, high) = self.correspondence_, self.noise_rate_interval_
         moves, away = moves_and_misplaced(row, image_group, text_group, found, self.quarantined_, y)
         self.displaced_, self._moves_, usable = found, moves, np.isfinite(y)
+        at = np.append(np.unique(row, return_index=True)[1], len(row)).tolist()
+        self._blocks_ = [{"pair_id": at[b.first], "last": at[b.last + 1] - 1, "why": str(b)} for b in found.blocks]
         if self.calibration_ is not None and away.any() and (usable & ~away).any():
             self.calibration_, odds = self.calibration_.of_part(y[usable & ~away])
             y = y / (y + (1 - y) * odds)
@@ -983,7 +986,8 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
                 embedded = self._embed(pairs, rows)
                 return embedded.images.vectors[embedded.pairs.image_index], embedded.texts.vectors
 
-            return Explainer(usable, of_some, self.correspondence_, self.threshold_ if cut is None else cut)
+            cut = self.threshold_ if cut is None else cut
+            return Explainer(usable, of_some, self.correspondence_, cut, displaced=self._blocks_)
         embedded = self._embed(pairs)
         y = self._scores_of(embedded) if correspondence is None else _checked_scores(embedded.pairs, correspondence)
         y[list(embedded.quarantined)] = np.nan

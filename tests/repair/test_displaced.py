@@ -119,9 +119,9 @@ def test_pairs_in_place_are_judged_by_their_own_share_of_mismatched_ones(tmp_pat
     kept = np.array(model.rematch(pairs, threshold=cut.threshold, repairs="none").table["action"]) == "keep"
     assert 100 < kept.sum() <= cut.kept and wrong[kept].mean() <= 0.05
     stays = int(run.scores().moves["pair"][0])
+    assert model.explain(pairs, [stays])[0].displaced == str(model.displaced_.blocks[0])
     plan = model.calibrate({i: not wrong[i] for i in range(0, 600, 15)} | {stays: True}).rematch(pairs).to_pandas()
-    kept = plan.pair_id[wrong & (plan.action == "keep")].tolist()
-    assert kept == [stays] and stays not in set(plan.donor_pair_id)
+    assert plan.pair_id[wrong & (plan.action == "keep")].tolist() == [stays] and stays not in set(plan.donor_pair_id)
 
 
 @pytest.mark.parametrize("settings", [
