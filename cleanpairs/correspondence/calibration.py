@@ -148,7 +148,7 @@ class Calibration:
         Parameters
         ----------
         matched : (k,) float
-            P(matched) of all pairs.
+            P(matched) of all pairs. 0: surely mismatched.
         counts : (n,) int
             How many of them are the best, each.
 
@@ -156,10 +156,10 @@ class Calibration:
         -------
         list of Estimate
         """
-        q = -np.sort(-self.quantile(1 - np.asarray(matched, dtype=np.float64)))
-        at = np.asarray(counts, dtype=np.int64)
-        drawn = [_mismatch_count_quantile(p, at, z) / at for p, z in self._drawn(q)]
-        value = np.cumsum(self.mismatched(q))[at - 1] / at
+        wrong, at = np.sort(1 - np.asarray(matched, dtype=np.float64)), np.asarray(counts, dtype=np.int64)
+        q, sure = self.quantile(wrong), wrong == 1
+        drawn = [_mismatch_count_quantile(np.where(sure, 1, p), at, z) / at for p, z in self._drawn(q)]
+        value = np.cumsum(np.where(sure, 1, self.mismatched(q)))[at - 1] / at
         low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
         low = np.where(low * at < 1, 0, low)  # less than one pair is none
         ends = np.stack([value, np.minimum(low, value), np.maximum(high, value)], axis=1)
@@ -178,10 +178,10 @@ class Calibration:
         Returns
         -------
         Estimate, Estimate
-            Pairs with 0 or 1, by labels, count as that.
+            Pairs with 0 count as that, and by labels those with 1.
         """
         wrong, drawn = 1 - np.asarray(matched, dtype=np.float64), []
-        q, labelled = self.quantile(wrong), np.isin(wrong, (0, 1)) & (len(self.theta) == 5)
+        q, labelled = self.quantile(wrong), (wrong == 1) | (wrong == 0) & (len(self.theta) == 5)
         last = np.array([int(flagged.sum()), int((~flagged).sum())])
         for p, z in self._drawn(q):
             p = np.where(labelled, wrong, p)

@@ -52,7 +52,7 @@ def test_a_share_is_kept_by_any_score(scored: tuple[np.ndarray, np.ndarray, Cali
     cut = cut_at(np.linspace(0, 1, 50), None, "crcl", max_wrong=None, keep=0.8)
     assert cut == Cut(cut.threshold, 40, 50, None, None) and "undetermined" in str(cut)
     known = cut_at(y, calibration, "auto", max_wrong=None, keep=0.5)
-    assert known.kept == 3000 and known.share is not None
+    assert known.kept == 3000 and known.share is not None and calibration.shares(np.zeros(9), [9])[0].value == 1
     assert cut_at(np.full(9, 0.7), None, "crcl", max_wrong=None, keep=0.5).kept == 9  # equal ones are all kept
 
 
