@@ -82,15 +82,15 @@ class Answered:
         calibration = _calibrated(y, rows, matched, wrong)
         p, quantile = np.full(len(y), np.nan, dtype=np.float32), positions(y[finite], y[finite])
         p[finite] = by_score = 1 - calibration.mismatched(quantile)
-        p[rows[:n]] = matched[:n]
-        rate = calibration.shares(p[finite], [len(by_score)])[0]
-        (of_matched, of_mismatched), judged = wrong[:, n:].mean(axis=0).T, p[rows[n:]]
-        odds = np.where(matched[n:], (1 - of_matched) / of_mismatched, of_matched / (1 - of_mismatched)) * judged
-        p[rows[n:]] = odds / (odds + 1 - judged)  # Bayes's rule
+        rate = calibration.shares(by_score, [len(by_score)])[0]  # equal scores leave quantiles that no pair has
         threshold, share = 0.5, calibration.best_share()
         if rate.low > 0 and quantile.min() <= share < quantile.max():
             flagged = quantile <= share
             threshold = float(by_score[flagged].max() / 2 + by_score[~flagged].min() / 2)
+        of_matched, of_mismatched = wrong.mean(axis=0).T
+        odds = np.where(matched, (1 - of_matched) / of_mismatched, of_matched / (1 - of_mismatched)) * p[rows]
+        p[rows] = odds / (odds + 1 - p[rows])  # Bayes's rule
+        p[rows[:n]] = matched[:n]
         by_answer = [y[rows[:n][matched[:n] == belongs]] for belongs in (True, False)]
         contradicted = min(map(len, by_answer)) > 0 and mannwhitneyu(*by_answer, alternative="less").pvalue < 0.01
         return cls(n, len(by_answer[1]), p, threshold, rate, calibration, opinions, bool(contradicted))
