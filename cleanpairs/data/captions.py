@@ -13,7 +13,7 @@ import pyarrow as pa
 from cleanpairs.core import plain_text
 from cleanpairs.data.columns import USUAL_NAMES
 
-Faults = dict[tuple[int, int], str]  # (row, place in its captions) -> why it is unusable
+Faults = Mapping[tuple[int, int], str]  # (row, place in its captions) -> why it is unusable
 
 
 def captions_of(value: Any, depth: int = 3) -> list[tuple[str | None, str | None]]:

@@ -34,7 +34,7 @@ from cleanpairs.data.atomic import staged_directory, staged_file
 from cleanpairs.data.columns import TRUTH, check_truth, score_columns
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.parquet_io import read_table
-from cleanpairs.data.readers import iter_noted, iter_tables, load_pairs
+from cleanpairs.data.readers import iter_noted, load_pairs, plain_columns
 from cleanpairs.data.rewriting import boilerplate, copied, edited, of_images, shared_words, truncated
 from cleanpairs.data.text import concerns_caption, normalise_text, unusable_captions
 from cleanpairs.data.writing import write_tables
@@ -196,16 +196,8 @@ def _choose_uniform(pairs: Pairs, rate: float, per: str, rng: np.random.Generato
 
 def category_codes(pairs: Pairs, column: str) -> np.ndarray:
     """(N,) int64: equal = the same value in the input's ``column``, -1 = none. Raises ConfigError: no such column."""
-    schema = next(iter(iter_tables(pairs.source, 1))).schema
-    if column not in schema.names:
-        raise ConfigError(f"noise by {column!r}: the input has no such column (it has: {', '.join(schema.names)})")
-    kind = schema.field(column).type
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    if pa.types.is_nested(kind):
-        raise ConfigError(f"noise by {column!r}: it holds {kind}, and a category is one value a row")
-    values = one_array(pa.chunked_array([batch.column(0) for batch in iter_tables(pairs.source, columns=[column])]))
-    values = values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
-    codes = values.dictionary_encode().indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    codes = one_array(plain_columns(pairs.source, [column], "noise")[column])
+    codes = codes.dictionary_encode().indices.fill_null(-1).to_numpy(zero_copy_only=False)
     return np.asarray(codes, np.int64)[pairs.row]
 
 
@@ -432,7 +424,7 @@ def _write_research(corrupted: Pairs, images: Path, folder: Path) -> None:
     write_tables(folder / f"{split}_truth.parquet", [pa.table(truth)])
 
 
-def _corrupted_tables(pairs: Pairs, corrupted: Pairs, noise: Noise) -> Iterator[pa.Table]:
+def _corrupted_tables(pairs: Pairs, corrupted: Pairs, noise: Noise) -> Iterator[pa.RecordBatch]:
     """The input's rows with the new captions, their vectors (none where captions were rewritten) and the truth. A
     caption whose fault the copy alone does not show is null.
     """
@@ -443,19 +435,18 @@ def _corrupted_tables(pairs: Pairs, corrupted: Pairs, noise: Noise) -> Iterator[
     unusable = np.zeros(len(pairs), bool)
     unusable[[i for i, why in corrupted.reasons.items() if why.startswith("the caption ") and i not in evident]] = True
     left_out = unusable & moved
-    first = 0
-    for table, of_rows, of_captions in iter_noted(pairs.source):
+    for first, rows in iter_noted(pairs.source):
         dropped = columns_of.get("text_features") if corrupted.text_vectors is None else None
-        table = table.drop_columns([c for c in (*TRUTH, dropped) if c in table.column_names])
-        lo, hi = np.searchsorted(pairs.row, [first, first + len(table)])
+        table = rows.batch.drop_columns([c for c in (*TRUTH, dropped) if c in rows.batch.column_names])
+        lo, hi = np.searchsorted(pairs.row, [first, first + len(rows)])
         row = pairs.row[lo:hi] - first
-        left_out[lo:hi] |= unusable[lo:hi] & np.isin(row, [*of_rows, *(i for i, _ in of_captions)])
-        left_out[lo:hi] |= np.isin(row, [i for i, why in of_rows.items() if not concerns_caption(why)])
+        left_out[lo:hi] |= unusable[lo:hi] & np.isin(row, [*rows.faults, *(i for i, _ in rows.caption_faults)])
+        left_out[lo:hi] |= np.isin(row, [i for i, why in rows.faults.items() if not concerns_caption(why)])
         for i in (np.flatnonzero(left_out[lo:hi]) + lo).tolist():
             new_columns[0][i] = None
         columns: list[list[Any]] = [c[lo:hi] for c in new_columns]
         if pairs.source.explicit_lists:
-            cuts = np.searchsorted(pairs.row[lo:hi], np.arange(first, first + len(table) + 1)).tolist()
+            cuts = np.searchsorted(pairs.row[lo:hi], np.arange(first, first + len(rows) + 1)).tolist()
             columns = [[c[a:b] for a, b in pairwise(cuts)] for c in columns]
         changed = np.unique(row[(moved | left_out)[lo:hi]])
         replaced: dict[str, Any] = {}
@@ -473,4 +464,3 @@ def _corrupted_tables(pairs: Pairs, corrupted: Pairs, noise: Noise) -> Iterator[
         table = table.append_column(TRUTH[0], pa.array(columns[1], list_of(pa.bool_())))
         table = table.append_column(TRUTH[1], pa.array(columns[2], list_of(pa.string())))
         yield table
-        first += len(table)

@@ -19,13 +19,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from cleanpairs.core import READERS, reading
+from cleanpairs.core import READERS, nearest, reading
 from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError, MissingInputError
 from cleanpairs.core.parameters import check_text, check_whole
 from cleanpairs.core.recipe import DataOptions
 from cleanpairs.data.atomic import staged_file
-from cleanpairs.data.captions import Faults, caption_column, is_listed
-from cleanpairs.data.columns import USUAL_NAMES, is_text
+from cleanpairs.data.captions import caption_column, is_listed
+from cleanpairs.data.columns import USUAL_NAMES, is_bytes, is_text
 from cleanpairs.data.formats.folder import annotation_files
 from cleanpairs.data.formats.remote import fetch, is_url, urls_in_errors
 from cleanpairs.data.image_paths import LOOK_AT
@@ -35,7 +35,7 @@ from cleanpairs.data.source import TABLES, Source, cache_folder, digest_of, read
 from cleanpairs.data.table_reader import FAULT, chosen_split, load_rows
 from cleanpairs.data.text import concerns_caption
 from cleanpairs.data.writing import cached_tables, write_tables
-from cleanpairs.ops.columns import as_schema, flat_type, is_list, list_lengths, numbered, one_array, plain_schema, taken
+from cleanpairs.ops.columns import as_schema, decoded_type, flat_type, is_list, list_lengths, numbered, plain_schema
 
 
 def fitting(data: str) -> Iterator[str]:
@@ -132,16 +132,16 @@ def _join_columns(source: Source, names: list[str]) -> tuple[Path, str]:
             text = cells.cast(pa.string())
         return pc.if_else(pc.equal(text, ""), None, text)
 
-    def joined() -> Iterator[pa.Table]:
-        for table, of_rows, of_captions in iter_noted(source):
-            texts = (text_of(one_array(table[name]), name) for name in names)
+    def joined() -> Iterator[pa.RecordBatch]:
+        for _, rows in iter_noted(source):
+            texts = (text_of(rows.batch[name], name) for name in names)
             # Not by null_handling="skip": pyarrow 26 leaves out rows whose cells are all null.
             text = reduce(lambda a, b: pc.coalesce(pc.binary_join_element_wise(a, b, ". "), a, b), texts)
-            faults = {i: why for (i, _), why in of_captions.items()}
+            faults = {i: why for (i, _), why in rows.caption_faults.items()}
             # Without a caption in the first column, another may have one.
-            faults |= {i: why for i, why in of_rows.items() if not why.startswith("there is no caption")}
-            why = pa.array([faults.get(i) for i in range(len(table))], pa.string())
-            yield table.append_column(column, text).append_column(FAULT, why)
+            faults |= {i: why for i, why in rows.faults.items() if not why.startswith("there is no caption")}
+            why = pa.array([faults.get(i) for i in range(len(rows))], pa.string())
+            yield rows.batch.append_column(column, text).append_column(FAULT, why)
 
     note = path.with_suffix(".sha256")
     if not path.exists() or read_cached(note) != digest_of(path):
@@ -268,11 +268,7 @@ def load_some(source: Source, rows: np.ndarray, batch_rows: int = 4096) -> Pairs
         for first, part in numbered(reader.batches(source, batch_rows, columns)):
             lo, hi = np.searchsorted(rows, [first, first + len(part)])
             if hi > lo:
-                local = rows[lo:hi] - first
-                place = {row: k for k, row in enumerate(local.tolist())}
-                faults = {place[row]: why for row, why in part.faults.items() if row in place}
-                bad = {(place[row], k): why for (row, k), why in part.caption_faults.items() if row in place}
-                yield Rows(part.path, taken(part.batch, local), faults, bad)
+                yield part.take(rows[lo:hi] - first)
 
     digest = sha256(source.fingerprint.encode() + rows.tobytes()).hexdigest()
     selected = replace(source, fingerprint=digest, n_rows=len(rows))
@@ -478,14 +474,29 @@ def iter_tables(
         yield rows.batch
 
 
-def iter_noted(source: Source) -> Iterator[tuple[pa.Table, Mapping[int, str], Faults]]:
-    """As :func:`iter_tables`, with the column ``key`` where rows have names that are not their numbers. With the
-    faults that the reader found in rows of the table, and in captions.
+def plain_columns(source: Source, names: Sequence[str], use: str) -> pa.Table:
+    """Columns of the input's rows with one value a row, and of categories their values. ConfigError, which says for
+    what ``use`` one was named: the input has no such column, or it holds lists, structs or bytes.
+    """
+    schema = next(iter(iter_tables(source, 1))).schema
+    for name in names:
+        if name not in schema.names:
+            there = f"{nearest(name, schema.names)} (it has: {', '.join(schema.names)})"
+            raise ConfigError(f"{use} by {name!r}: the input has no such column{there}")
+        kind = decoded_type(schema.field(name).type)
+        if pa.types.is_nested(kind) or is_bytes(kind):
+            raise ConfigError(f"{use} by {name!r}: it holds {kind}, and needed is one value a row: text, number, date")
+    table = pa.Table.from_batches(iter_tables(source, 8_192, names))
+    return as_schema(table, pa.schema([field.with_type(decoded_type(field.type)) for field in table.schema]))
+
+
+def iter_noted(source: Source) -> Iterator[tuple[int, Rows]]:
+    """As :func:`iter_tables`, the rows with their faults, behind the number of the first one. With the column ``key``
+    where they have names that are not their numbers.
     """
     reader, n = reader_of(source), source.n_rows
     named = "key" not in source.columns and not reader.names(source, 0, n).equals(row_numbers(0, n))
     for first, rows in numbered(reader.batches_or_empty(source, 512, None)):
-        table = pa.Table.from_batches([rows.batch])
-        if named and "key" not in table.column_names:
-            table = table.append_column("key", reader.names(source, first, len(table)))
-        yield table, rows.faults, rows.caption_faults
+        if named and "key" not in rows.batch.column_names:
+            rows = replace(rows, batch=rows.batch.append_column("key", reader.names(source, first, len(rows))))
+        yield first, rows

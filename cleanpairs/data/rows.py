@@ -36,6 +36,17 @@ class Rows:
     def __len__(self) -> int:
         return len(self.batch)
 
+    def take(self, rows: np.ndarray) -> "Rows":
+        """Some ``rows`` (k,) of these."""
+        return Rows(self.path, taken(self.batch, rows), *faults_at(rows, self.faults, self.caption_faults))
+
+
+def faults_at(rows: np.ndarray, faults: Mapping[int, str], captions: Faults) -> tuple[dict[int, str], Faults]:
+    """The faults of some ``rows`` (k,), and those of their ``captions``, by the place among these rows."""
+    place = {row: k for k, row in enumerate(rows.tolist())}
+    of_captions = {(place[row], k): why for (row, k), why in captions.items() if row in place}
+    return {k: faults[row] for row, k in place.items() if row in faults}, of_captions
+
 
 @dataclass
 class RowBatch:

@@ -171,7 +171,7 @@ def _compression(schema: pa.Schema) -> dict[str, str]:
     return {c.path: "none" if c.path in plain else "zstd" for c in columns}
 
 
-def write_tables(path: Path, tables: Iterable[pa.Table]) -> bool:
+def write_tables(path: Path, tables: Iterable[pa.Table | pa.RecordBatch]) -> bool:
     """Write tables of one schema as one Parquet file. Return whether there are any: without rows there is no file."""
     sink: ParquetSink | None = None
     with ExitStack() as files:

@@ -10,10 +10,11 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from cleanpairs.core import ConfigError, DataError, check_number, nearest
-from cleanpairs.data import Pairs, iter_tables, visible
+from cleanpairs.core import DataError, check_number
+from cleanpairs.data import Pairs, visible
 from cleanpairs.data.arrays import as_array, as_truths
 from cleanpairs.data.inspection import grouped
+from cleanpairs.data.readers import plain_columns
 from cleanpairs.repair.actions import REPAIRED
 from cleanpairs.repair.plan import RepairPlan
 
@@ -144,20 +145,7 @@ def slice_tables(pairs: Pairs, outcome: Outcome, columns: Sequence[str]) -> list
     if not columns:
         return []
     columns = [columns] if isinstance(columns, str) else columns
-    schema = next(iter(iter_tables(pairs.source, 1))).schema
-    for name in columns:
-        if name not in schema.names:
-            raise ConfigError(
-                f"slice by {name!r}: the input has no such column{nearest(name, schema.names)} "
-                f"(it has: {', '.join(schema.names)})"
-            )
-        kind = schema.field(name).type
-        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-        if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-            raise ConfigError(
-                f"slice by {name!r}: it holds {kind}, and a slice needs text, numbers or dates, one a row"
-            )
-    table = pa.Table.from_batches(iter_tables(pairs.source, 8_192, columns))
+    table = plain_columns(pairs.source, columns, "slice")
     return [_table(name, table[name], pairs, outcome) for name in columns]
 
 
@@ -173,8 +161,6 @@ def caption_lengths(pairs: Pairs, outcome: Outcome) -> list[dict[str, Any]]:
 
 def _table(name: str, column: pa.ChunkedArray, pairs: Pairs, outcome: Outcome, most: int = 20) -> dict[str, Any]:
     """Return the table of a column. Of more values than ``most``, numbers become ranges, others a remainder."""
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
     if pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_decimal(column.type):
         values = column.cast(pa.float64()).fill_null(np.nan).to_numpy()
         if len(np.unique(values[np.isfinite(values)])) > most:

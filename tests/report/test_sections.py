@@ -63,7 +63,7 @@ def test_many_values_are_summed_up(tmp_path: Path) -> None:
     assert [r["value"] for r in found["rows"]][-1] == "all others" and len(found["rows"]) == 21
     assert sum(r["pairs"] for r in found["rows"]) == 60 and found["note"] == "the 20 most frequent of 30 values"
     assert_raises(ConfigError, r"no such column; did you mean 'shop'\?", slice_tables, pairs, flat, ["shops"])
-    assert_raises(ConfigError, "one a row", slice_tables, pairs, flat, ["nested"])
+    assert_raises(ConfigError, "one value a row", slice_tables, pairs, flat, ["nested"])
     assert_raises(DataError, "memory only", slice_tables, pairs.select([1]), outcome([1.0]), ["shop"])
     assert slice_tables(pairs.select([1]), outcome([1.0]), []) == []
 

@@ -30,7 +30,7 @@ from cleanpairs.data.formats.file_names import files_below
 from cleanpairs.data.formats.records import ENDINGS, Listing, file_kind, read_records
 from cleanpairs.data.image_paths import find_root, with_images
 from cleanpairs.data.images import ambiguous_paths, encoded_bytes, named_file
-from cleanpairs.data.rows import Rows
+from cleanpairs.data.rows import Rows, faults_at
 from cleanpairs.data.source import Source, fingerprint_of
 from cleanpairs.data.table_reader import IMAGE_TYPE, TableReader, bounded, chosen_split, record_batch
 from cleanpairs.ops.columns import taken
@@ -94,9 +94,8 @@ class ListingReader(TableReader):
             last = first + len(images)
             part = table.slice(first, len(images)).combine_chunks().to_batches()[0]
             values = dict(zip(part.schema.names, part.columns, strict=True)) | ({} if name is None else {name: images})
-            why = {i - first: faults[i] for i in range(first, last) if i in faults}
-            bad = {(i - first, k): fault for (i, k), fault in listing.caption_faults.items() if first <= i < last}
-            yield Rows(file, record_batch(schema, values, columns), why, bad)
+            both = faults_at(np.arange(first, last), faults, listing.caption_faults)
+            yield Rows(file, record_batch(schema, values, columns), *both)
             first = last
 
     def images_at(self, source: Source, rows: Sequence[int]) -> list[bytes | None]:
@@ -310,10 +309,7 @@ def _of_split(whole: Listing, split: str | None) -> Listing:
     if split is None:
         return whole
     rows = np.flatnonzero(pc.is_in(whole.table["split"], pa.array(split.split("+"))))
-    at = {row: i for i, row in enumerate(rows.tolist())}
-    faults = {at[row]: why for row, why in whole.faults.items() if row in at}
-    bad = {(at[row], k): why for (row, k), why in whole.caption_faults.items() if row in at}
-    return Listing(taken(whole.table, rows), faults, bad)
+    return Listing(taken(whole.table, rows), *faults_at(rows, whole.faults, whole.caption_faults))
 
 
 def _text(value: Any) -> str | None:

@@ -38,7 +38,7 @@ class Listing(NamedTuple):
 
     table: pa.Table
     faults: Mapping[int, str] = MappingProxyType({})
-    caption_faults: Mapping[tuple[int, int], str] = MappingProxyType({})
+    caption_faults: Faults = MappingProxyType({})
     keys: Sequence[str | None] | None = None
 
 
