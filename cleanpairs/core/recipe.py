@@ -105,7 +105,8 @@ class Recipe:
     def to_yaml(self) -> str:
         """Every setting, defaults included, as a recipe that resolves to the same run."""
         params = {name: p.default for name, p in _constructor(self.method).items()} | self.params
-        return dump_yaml(_in_sections(self.method, params) | {"data": asdict(self.data), "output": asdict(self.output)})
+        content = _in_sections(self.method, params) | {"data": asdict(self.data), "output": asdict(self.output)}
+        return yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False)
 
 
 def _in_sections(method: str, params: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -293,11 +294,6 @@ for _side in (_Loader, _Dumper):
     _side.add_implicit_resolver(
         "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("-+0123456789.")
     )
-
-
-def dump_yaml(content: dict[str, Any]) -> str:
-    """YAML that :func:`parse_yaml` reads back as ``content``, keys in their order."""
-    return yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False)
 
 
 def parse_yaml(text: str, origin: str) -> Any:
