@@ -84,6 +84,7 @@ class TableReader(ABC):
     kind: ClassVar[str]
     splits: ClassVar[bool] = False  # whether some inputs have several
     streams: ClassVar[bool] = False  # whether there is an ``iter_range``, of a part of the rows
+    names_images: ClassVar[bool] = False  # whether the names of the images are keys, and need no column of keys
 
     @abstractmethod
     def schema(self, source: Source) -> pa.Schema:
@@ -189,6 +190,8 @@ class TableReader(ABC):
         schema = self.schema(source)
         columns = find_columns(schema, vars(request), data)
         check_truth(schema, data)
+        if self.names_images and columns.get("key") == columns.get("image"):
+            columns.pop("key", None)
         lists = "text" in columns and is_list(schema.field(columns["text"]).type)
         source = replace(source, columns=columns, explicit_lists=lists)
         return replace(source, fingerprint=fingerprint_of(source))

@@ -31,7 +31,7 @@ from cleanpairs.data.formats.records import ENDINGS, Listing, file_kind, read_re
 from cleanpairs.data.image_paths import find_root, with_images
 from cleanpairs.data.images import ambiguous_paths, encoded_bytes, named_file
 from cleanpairs.data.rows import Rows, faults_at
-from cleanpairs.data.source import Source, fingerprint_of
+from cleanpairs.data.source import Source
 from cleanpairs.data.table_reader import IMAGE_TYPE, TableReader, bounded, chosen_split, record_batch
 from cleanpairs.ops.columns import taken
 
@@ -55,6 +55,8 @@ def _split_folders(folder: Path) -> dict[str, Path]:
 class ListingReader(TableReader):
     """Reads rows in memory, of which a column of text names image files. The column then holds their bytes."""
 
+    names_images = True
+
     @abstractmethod
     def listing(self, source: Source) -> Listing:
         """The rows, without their images, and why some are unusable."""
@@ -69,14 +71,6 @@ class ListingReader(TableReader):
         """See :class:`TableReader`: the names of the image files."""
         keys, numbers = self.listing(source).keys, super().names(source, first, n)
         return numbers if keys is None else pc.coalesce(pa.array(keys[first : first + n], pa.string()), numbers)
-
-    def described(self, data: str, paths: Sequence[str], n_rows: int, request: DataOptions, **options: str) -> Source:
-        """See :class:`TableReader`. Keys that are the names of the images have no column of their own."""
-        source = super().described(data, paths, n_rows, request, **options)
-        if source.columns.get("key") != source.columns.get("image"):
-            return source
-        source = replace(source, columns={role: name for role, name in source.columns.items() if role != "key"})
-        return replace(source, fingerprint=fingerprint_of(source))
 
     def batches(self, source: Source, batch_rows: int, columns: Sequence[str] | None) -> Iterator[Rows]:
         """See :class:`TableReader`."""
