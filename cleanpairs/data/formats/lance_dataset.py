@@ -58,14 +58,10 @@ class LanceReader(TableReader):
 
     def batches(self, source: Source, batch_rows: int, columns: Sequence[str] | None) -> Iterator[Rows]:
         """See :class:`TableReader`."""
-        left, folder = source.n_rows, source.options["folder"]
-        wanted = None if columns is None else list(columns)
+        folder, wanted = source.options["folder"], None if columns is None else list(columns)
         with reading(folder, *_ERRORS):
-            for batch in _dataset(source).to_batches(columns=wanted, batch_size=batch_rows) if left else ():
-                part = plain_batch(batch.slice(0, left))
-                left -= len(part)
-                if len(part):
-                    yield Rows(folder, part)
+            for batch in _dataset(source).to_batches(columns=wanted, batch_size=batch_rows, limit=source.n_rows):
+                yield Rows(folder, plain_batch(batch))
 
     def images_at(self, source: Source, rows: Sequence[int]) -> list[bytes | None]:
         """See :class:`TableReader`."""
