@@ -65,14 +65,9 @@ class _Library(FrozenPair):
         """Unit vectors (n, E) of n captions."""
         raise NotImplementedError
 
-    @torch.inference_mode()
     def encode_texts(self, texts: Sequence[str]) -> np.ndarray:
         """See :meth:`FrozenPair.encode_texts`."""
-        out, at_once = np.empty((len(texts), self.dim), np.float32), 256
-        for start in range(0, len(texts), at_once):
-            clean = list(map(plain_text, texts[start : start + at_once]))
-            out[start : start + at_once] = self.text_vectors(clean).float().cpu().numpy()
-        return out
+        return self._in_batches(lambda some: self.text_vectors(list(map(plain_text, some))), texts, 256)
 
 
 class SentenceTransformers(_Library):

@@ -18,6 +18,7 @@ from cleanpairs.core.hub import hub_allowed
 from cleanpairs.core.regular import error_text, read_object, reading, sha256_of
 from cleanpairs.core.torch_state import seeded
 from cleanpairs.encoders.image_transform import ImageTransform, to_rgb
+from cleanpairs.ops.mapped import blocks
 
 INSTALL = 'pip install "cleanpairs[clip]"'
 PRETRAINED = "pretrained model"  # for :func:`cleanpairs.core.regular.read_object`
@@ -93,19 +94,20 @@ class FrozenImages:
 
     def encode_images(self, images: Sequence[Image.Image]) -> np.ndarray:
         """Features (n, *shape) float32 of n decoded images of any mode and size. DataError: an image has no pixels."""
-        return self._in_batches(self.prepare or self.transform, [to_rgb(image) for image in images])
+        prepare = self.prepare or self.transform
+        return self._in_batches(lambda some: self.vectors(prepare(some)), [to_rgb(image) for image in images])
 
     def encode_pixels(self, pixels: Sequence[np.ndarray]) -> np.ndarray:
         """As :meth:`encode_images`, of n images' pixels (3, H, W) uint8 by ``transform.pixels``."""
         if self.prepare is not None:
             return self.encode_images([Image.fromarray(x.transpose(1, 2, 0)) for x in pixels])
         standardise = self.transform.standardise
-        return self._in_batches(lambda batch: standardise(torch.from_numpy(np.stack(batch))), pixels)
+        return self._in_batches(lambda some: self.vectors(standardise(torch.from_numpy(np.stack(some)))), pixels)
 
     @torch.inference_mode()
-    def _in_batches(self, prepare: Callable[[Any], Any], images: Sequence[Any]) -> np.ndarray:
-        size = self.batch_size
-        parts = (self.vectors(prepare(images[s : s + size])).float().cpu().numpy() for s in range(0, len(images), size))
+    def _in_batches(self, vectors: Callable[[Any], Tensor], items: Sequence[Any], most: int = 0) -> np.ndarray:
+        """Features (n, *shape) float32 of n ``items``, by ``vectors`` of at most ``most`` at once."""
+        parts = (vectors(items[at]).float().cpu().numpy() for at in blocks(len(items), most or self.batch_size))
         return np.concatenate([np.empty((0, *self.shape), np.float32), *parts])
 
 
