@@ -26,7 +26,7 @@ from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 from cleanpairs.core import ConfigError, DataError, plain_text
 from cleanpairs.encoders import model_files as files
 from cleanpairs.encoders.image_transform import ImageTransform
-from cleanpairs.encoders.tokenizer import PackedTokens, TokenTable, pack
+from cleanpairs.encoders.tokenizer import PackedTokens, TokenTable, packed_batches
 
 MODELS = {  # model_type of config.json -> class of transformers
     "clip": "CLIPModel", "metaclip_2": "MetaClip2Model", "siglip": "SiglipModel", "siglip2": "Siglip2Model",
@@ -92,13 +92,10 @@ class PretrainedCLIP(files.FrozenPair):
     @torch.inference_mode()
     def encode_texts(self, texts: Sequence[str], batch_size: int = 256) -> np.ndarray:
         """Unit vectors (n, E) float32 of n captions, each cut to the model's length. An empty one is encoded too."""
-        out, tokens = np.empty((len(texts), self.dim), np.float32), self.encode(texts)
-        by_length = np.argsort(-tokens.lengths, kind="stable")
-        for start in range(0, len(tokens), batch_size):
-            rows = by_length[start : start + batch_size]
-            packed, order = pack(tokens, rows)
-            z = self.model.get_text_features(**self.unpack(packed.to(self.device))).pooler_output
-            out[rows[order]] = F.normalize(z, dim=1).cpu().numpy()
+        out = np.empty((len(texts), self.dim), np.float32)
+        for rows, tokens in packed_batches(self.encode(texts), batch_size, self.device):
+            z = self.model.get_text_features(**self.unpack(tokens)).pooler_output
+            out[rows] = F.normalize(z, dim=1).cpu().numpy()
         return out
 
     def encode(self, texts: Sequence[str]) -> TokenTable:

@@ -18,7 +18,7 @@ import re
 import unicodedata
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
@@ -152,12 +152,14 @@ class PackedTokens(NamedTuple):
     lengths: Tensor  # (B,) int64, not increasing
     sentences: Tensor | None = None  # (B, D) float32, of a pretrained network, with the words
 
+    def each(self, change: Callable[[Tensor], Tensor]) -> "PackedTokens":
+        """The same, each tensor changed but ``batch_sizes``: it stays on the CPU, as torch wants it."""
+        sentences = None if self.sentences is None else change(self.sentences)
+        return PackedTokens(change(self.ids), self.batch_sizes, change(self.lengths), sentences)
+
     def to(self, device: torch.device) -> "PackedTokens":
-        """The same on ``device``. ``batch_sizes`` stays on the CPU, as torch wants it."""
-        return PackedTokens(
-            self.ids.to(device, non_blocking=True), self.batch_sizes, self.lengths.to(device, non_blocking=True),
-            None if self.sentences is None else self.sentences.to(device, non_blocking=True),
-        )  # fmt: skip
+        """The same on ``device``."""
+        return self.each(lambda x: x.to(device, non_blocking=True))
 
 
 class Tokenizer:
@@ -300,3 +302,11 @@ def pack(
         sentences=sentences,
     )
     return packed, order
+
+
+def packed_batches(table: TokenTable, size: int, device: Any) -> Iterator[tuple[np.ndarray, PackedTokens]]:
+    """All sequences on ``device``, those of like length together: rows (b,) int64 of each batch of ``size``, and it."""
+    by_length = np.argsort(-table.lengths, kind="stable")
+    for start in range(0, len(table), size):
+        packed, order = pack(table, rows := by_length[start : start + size])
+        yield rows[order], packed.to(torch.device(device))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from cleanpairs.encoders.base import DualEncoder, Local, State
-from cleanpairs.encoders.tokenizer import TokenTable, pack, parts_of
+from cleanpairs.encoders.tokenizer import TokenTable, packed_batches, parts_of
 from cleanpairs.ops.mapped import blocks, release
 from cleanpairs.ops.matching import duplicate_mask
 
@@ -35,11 +35,10 @@ class Embeddings:
         """Return the model's state of chosen rows (b,) int64, on ``device``."""
         if self.parts is None or self.offsets is None:
             return torch.from_numpy(self.vectors[rows]).to(device)
-        chosen = self.take(rows)
-        assert chosen.parts is not None and chosen.offsets is not None
-        lengths = np.diff(chosen.offsets)
+        at, offsets = parts_of(self.offsets, rows)
+        lengths = np.diff(offsets)
         padded = np.zeros((len(rows), int(lengths.max(initial=1)), self.parts.shape[1]), dtype=np.float32)
-        padded[np.arange(padded.shape[1]) < lengths[:, None]] = chosen.parts
+        padded[np.arange(padded.shape[1]) < lengths[:, None]] = self.parts[at]
         return Local(torch.from_numpy(padded).to(device), torch.from_numpy(lengths).to(device))
 
 
@@ -93,15 +92,8 @@ def embed_texts(
 ) -> Embeddings:
     """Embeddings of N captions, in evaluation mode. Batches hold captions of like length."""
     model.eval()
-    by_length = np.argsort(-tokens.lengths, kind="stable")
-
-    def states() -> Iterator[tuple[np.ndarray, State]]:
-        for start in range(0, len(tokens), batch_size):
-            rows = by_length[start : start + batch_size]
-            packed, order = pack(tokens, rows)
-            yield rows[order], model.encode_texts(packed.to(torch.device(device)))
-
-    return _collected(model, len(tokens), states())
+    batches = packed_batches(tokens, batch_size, device)
+    return _collected(model, len(tokens), ((rows, model.encode_texts(packed)) for rows, packed in batches))
 
 
 @dataclass(frozen=True)

@@ -52,10 +52,8 @@ class PieceInputs:
 
     def pinned(self) -> "PieceInputs":
         """Return these inputs in memory that a GPU reads by itself."""
-        ids, sizes, lengths, sentences = self.tokens
-        keep, sentences = (None if x is None else x.pin_memory() for x in (self.keep, sentences))
-        tokens = PackedTokens(ids.pin_memory(), sizes, lengths.pin_memory(), sentences)
-        return PieceInputs(self.images.pin_memory(), keep, tokens)
+        keep = None if self.keep is None else self.keep.pin_memory()
+        return PieceInputs(self.images.pin_memory(), keep, self.tokens.each(Tensor.pin_memory))
 
     def to(self, device: torch.device, device_images: Tensor | None) -> tuple[Tensor, Tensor | None, PackedTokens]:
         """Return a network's arguments. ``device_images``: all images, where they are on the device."""
