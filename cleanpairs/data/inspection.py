@@ -12,7 +12,7 @@ from cleanpairs.data.filters import FILTERS, chosen_filters, is_usual
 from cleanpairs.data.formats.remote import bytes_of, location
 from cleanpairs.data.images import image_header
 from cleanpairs.data.pairs import Pairs
-from cleanpairs.data.readers import iter_tables
+from cleanpairs.data.readers import reader_of
 from cleanpairs.data.text import concerns_caption
 
 Facts = dict[str, Any]
@@ -39,7 +39,7 @@ def inspect_pairs(pairs: Pairs, *, rows: int = 5, decode: str = "sample", filter
     Raises DataError: the input cannot be read again.
     """
     source = pairs.source
-    schema = next(iter(iter_tables(source, 1))).schema if source.kind != "memory" else []
+    schema = reader_of(source).schema(source) if source.kind != "memory" else []
     role = {column: "precomputed score" if r.startswith(SCORE) else r for r, column in source.columns.items()}
     role |= dict.fromkeys(TRUTH, "truth")
     array, text = pairs.images.array(), pairs.text_vectors

@@ -119,7 +119,7 @@ def _join_columns(source: Source, names: list[str]) -> tuple[Path, str]:
     """
     digest = sha256("|".join([source.fingerprint, *names, FAULT]).encode()).hexdigest()
     path = cache_folder(TABLES) / f"{digest[:32]}.parquet"
-    columns = next(iter(iter_tables(source, 1))).schema.names
+    columns = reader_of(source).schema(source).names
     if missing := [name for name in names if name not in columns]:
         raise DataError(f"{', '.join(source.paths[:1])} has no column {missing[0]!r} (columns: {', '.join(columns)})")
     column = "joined_caption" if "caption" in columns else "caption"
@@ -252,7 +252,9 @@ def load_pairs(
 
 
 def reader_of(source: Source) -> Any:
-    """The reader of a source."""
+    """The reader of a source. Raises DataError: of pairs in memory."""
+    if source.kind == "memory":
+        raise DataError("these pairs exist in memory only: there are no input rows to read again; save them as Parquet")
     return READERS.load(source.kind)()
 
 
@@ -283,7 +285,7 @@ def load_source(source: Source) -> Pairs:
     pairs: Pairs = reader_of(source).load(source)
     reasons = pairs.reasons.values()
     if len(pairs) and len(reasons) == len(pairs) and all(map(concerns_caption, reasons)):
-        texts = [field.name for field in next(iter(iter_tables(source, 1))).schema if is_text(field.type)]
+        texts = [field.name for field in reader_of(source).schema(source) if is_text(field.type)]
         unused = [name for name in texts if name not in source.columns.values()]
         others = [name for name in unused if re.search("caption|text|title|alt|desc", name.lower())]
         if others:
@@ -468,8 +470,6 @@ def iter_tables(
     source: Source, batch_rows: int = 512, columns: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
     """The input's own rows, in order, in batches, at least one. Raises DataError: they cannot be read any more."""
-    if source.kind == "memory":
-        raise DataError("these pairs exist in memory only: there are no input rows to read again; save them as Parquet")
     for rows in reader_of(source).batches_or_empty(source, batch_rows, columns):
         yield rows.batch
 
@@ -478,7 +478,7 @@ def plain_columns(source: Source, names: Sequence[str], use: str) -> pa.Table:
     """Columns of the input's rows with one value a row, and of categories their values. ConfigError, which says for
     what ``use`` one was named: the input has no such column, or it holds lists, structs or bytes.
     """
-    schema = next(iter(iter_tables(source, 1))).schema
+    schema = reader_of(source).schema(source)
     for name in names:
         if name not in schema.names:
             there = f"{nearest(name, schema.names)} (it has: {', '.join(schema.names)})"
