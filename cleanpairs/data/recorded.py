@@ -12,9 +12,10 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from cleanpairs.core import CleanpairsError, ConfigError, DataError
+from cleanpairs.core.recipe import DataOptions
 from cleanpairs.data.atomic import write_whole
 from cleanpairs.data.readers import open_source
 from cleanpairs.data.source import Source, cache_dir, cache_folder
@@ -51,11 +52,9 @@ def check_recorded(data: Any, options: Any, file: str | Path, *, trusted: bool =
     """Whether ``data`` may be read with any ``options``, as ``file`` records. False: locally only. Raises DataError:
     they are not what a file records. ConfigError: a URL, or the hub, that the user has not named.
     """
-    columns = [f"{role}_column" for role in ("image", "text", "key")]
-    texts = [*"reader encoding split score_columns image_root text_vectors captions".split(), *columns]
-    types = dict.fromkeys(texts, str) | {"allow_urls": bool, "limit": int}
-    valid = isinstance(data, str) and isinstance(options, Mapping)
-    if not (valid and all(value is None or type(value) is types.get(name) for name, value in options.items())):
+    types = {name: get_args(kind) or (kind,) for name, kind in get_type_hints(DataOptions).items()}
+    valid = isinstance(data, str) and isinstance(options, Mapping) and not {"train", "val"} & options.keys()
+    if not (valid and all(type(value) in types.get(name, ()) for name, value in options.items())):
         raise DataError(f"{file} does not say which data it is of, as it was written: {data!r:.100} {options!r:.200}")
     if trusted or _note(data, options).exists():
         return True
