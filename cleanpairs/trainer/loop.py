@@ -64,16 +64,6 @@ class TrainingState:
     history: list[dict[str, Any]]
     partial: dict[str, Any] | None
 
-    def load_optimizer(self, optimizer: Any, network: int = 0) -> None:
-        """Put the moments of one network back into ``optimizer``."""
-        state: dict[int, dict[str, Tensor]] = {}
-        for name, value in self.optimizer.items():
-            owner, number, key = name.split(".", 2)
-            if int(owner) == network:
-                state.setdefault(int(number), {})[key] = value
-        groups = optimizer.state_dict()["param_groups"]
-        optimizer.load_state_dict({"state": state, "param_groups": groups})
-
 
 def moments(optimizers: Sequence[Any]) -> dict[str, Tensor]:
     """Return the optimisers' state of each weight: ``<network>.<parameter number>.<name>``."""
@@ -83,6 +73,16 @@ def moments(optimizers: Sequence[Any]) -> dict[str, Tensor]:
         for number, state in optimizer.state_dict()["state"].items()
         for name, value in state.items()
     }
+
+
+def load_moments(optimizers: Sequence[Any], found: dict[str, Tensor]) -> None:
+    """Put what :func:`moments` found back into fresh optimisers."""
+    states = [optimizer.state_dict() for optimizer in optimizers]
+    for name, value in found.items():
+        network, number, key = name.split(".", 2)
+        states[int(network)]["state"].setdefault(int(number), {})[key] = value
+    for optimizer, state in zip(optimizers, states, strict=True):
+        optimizer.load_state_dict(state)
 
 
 class Checkpoint:
@@ -225,8 +225,7 @@ class Trainer:
             self._start_stage(number)
             if restored.model:
                 torch.nn.ModuleList(self.view.networks).load_state_dict(restored.model)
-                for k, optimizer in enumerate(self.optimizers):
-                    restored.load_optimizer(optimizer, k)
+                load_moments(self.optimizers, restored.optimizer)
                 restored.model.clear()  # once, and not kept through the training
                 restored.optimizer.clear()
             for epoch in range(at.epoch if number == at.stage else 1, stage.epochs + 1):
