@@ -58,8 +58,7 @@ class ImageSource:
         """(First index, encoded images, None where there is none), in order."""
         if self._stream is not None:
             return self._stream(batch_size)
-        starts = range(0, self._n, batch_size)
-        return ((start, self.read(range(start, min(start + batch_size, self._n)))) for start in starts)
+        return ((rows.start, self.read(range(rows.start, rows.stop))) for rows in blocks(self._n, batch_size))
 
     def read(self, indices: Sequence[int]) -> list[bytes | None]:
         """Encoded images at ``indices``, for thumbnails. None where there is none."""

@@ -1,7 +1,8 @@
 """Images and captions as a model sees them, once for all, and their similarity."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -51,10 +52,10 @@ def as_input(images: np.ndarray | Tensor, device: torch.device | str) -> Tensor:
     return x if x.dtype == torch.uint8 else x.float()
 
 
-def _collected(model: DualEncoder, n: int, states: Iterable[tuple[np.ndarray, State]]) -> Embeddings:
-    """Return the embeddings of n rows by their states, which come batch by batch and in any order."""
+def _collected(model: DualEncoder, n: int, states: Iterable[tuple[Any, State]]) -> Embeddings:
+    """Return the embeddings of n rows by their states, batch by batch: rows (b,) int64, or a slice, and their state."""
     vectors, lengths = np.empty((n, model.dim), np.float32), np.zeros(n, np.int64)
-    found: list[tuple[np.ndarray, np.ndarray]] = []
+    found: list[tuple[Any, np.ndarray]] = []
     for rows, state in states:
         vectors[rows] = model.vector(state).float().cpu().numpy()
         if isinstance(state, Local):
@@ -77,13 +78,8 @@ def embed_images(
 ) -> Embeddings:
     """Embeddings of images (M, R, D) float or (M, 3, H, W) uint8, in evaluation mode."""
     model.eval()
-
-    def states() -> Iterator[tuple[np.ndarray, State]]:
-        for start in range(0, len(images), batch_size):
-            x = as_input(images[start : start + batch_size], device)
-            yield np.arange(start, start + len(x)), model.encode_images(x)
-
-    return _collected(model, len(images), states())
+    rows = blocks(len(images), batch_size)
+    return _collected(model, len(images), ((at, model.encode_images(as_input(images[at], device))) for at in rows))
 
 
 @torch.inference_mode()
@@ -132,10 +128,9 @@ class Encoded:
 def matrix(encoded: Encoded, image_rows: np.ndarray, text_rows: np.ndarray, block: int = 256) -> np.ndarray:
     """Return similarities (b_image, b_text) float32, made in blocks, as a model with parts needs much memory."""
     out = np.empty((len(image_rows), len(text_rows)), dtype=np.float32)
-    for i in range(0, len(image_rows), block):
-        for t in range(0, len(text_rows), block):
-            S = encoded.similarity(image_rows[i : i + block], text_rows[t : t + block])
-            out[i : i + block, t : t + block] = S.numpy()
+    for i in blocks(len(image_rows), block):
+        for t in blocks(len(text_rows), block):
+            out[i, t] = encoded.similarity(image_rows[i], text_rows[t]).numpy()
     return out
 
 
