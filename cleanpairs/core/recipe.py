@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, get_type_hints
 import yaml
 
 from cleanpairs.core.errors import ConfigError
-from cleanpairs.core.parameters import check_setting
+from cleanpairs.core.parameters import check_setting, text, whole
 from cleanpairs.core.registry import METHODS, nearest
 from cleanpairs.core.regular import open_regular, read_text
 
@@ -26,14 +26,14 @@ class DataOptions:
 
     train: str | None = None
     val: str | None = None
-    reader: str | None = None
-    encoding: str | None = None
-    split: str | None = None
-    limit: int | None = None
-    image_column: str | None = None
-    text_column: str | None = None
-    key_column: str | None = None
-    score_columns: str | None = None
+    reader: str | None = text(None)
+    encoding: str | None = text(None)
+    split: str | None = text(None)
+    limit: int | None = whole(None, 0, none=True)
+    image_column: str | None = text(None)
+    text_column: str | None = text(None)
+    key_column: str | None = text(None)
+    score_columns: str | None = text(None)
     text_vectors: str | None = None
     captions: str | None = None
     image_root: str | None = None
@@ -197,8 +197,8 @@ def override_values(overrides: Sequence[str], **known: Sequence[str]) -> dict[st
     Raises ConfigError: a key or a section is not known, or a value of ``data`` is of another type.
     """
     values: dict[str, dict[str, Any]] = {section: {} for section in known}
-    for text in overrides:
-        setting = _setting_of_override(text, list(known))
+    for override in overrides:
+        setting = _setting_of_override(override, list(known))
         names = [key for section in known if setting.section in (None, section) for key in known[section]]
         if setting.key not in names:
             near = nearest(setting.key, names)

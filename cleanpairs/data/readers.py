@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from cleanpairs.core import READERS, nearest, reading
 from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError, MissingInputError
-from cleanpairs.core.parameters import check_text, check_whole
+from cleanpairs.core.parameters import check_settings
 from cleanpairs.core.recipe import DataOptions
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.captions import caption_column, is_listed
@@ -153,10 +153,8 @@ def _join_columns(source: Source, names: list[str]) -> tuple[Path, str]:
 
 def _open_path(data: str | Path, **options: Any) -> Source:
     request = DataOptions(**options)
-    for name in ("reader", "encoding", "split", "image_column", "text_column", "key_column", "score_columns"):
-        check_text("load_pairs", name, getattr(request, name), none=True)
+    check_settings("load_pairs", request)
     reader, encoding, text_vectors, urls = request.reader, request.encoding, request.text_vectors, request.allow_urls
-    check_whole("load_pairs", "limit", request.limit, 0, none=True)
     files = ((name, getattr(request, name)) for name in ("text_vectors", "captions"))
     fetched: dict[str, Any] = {name: _fetched(str(path), urls) for name, path in files if path is not None}
     request, path = replace(request, **fetched), _fetched(str(data), urls)
