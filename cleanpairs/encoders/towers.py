@@ -37,6 +37,11 @@ class Standardised(nn.Module):
         return (x - self.shift) * self.scale  # type: ignore[operator]
 
 
+def _mean_direction(x: Tensor) -> Tensor:
+    """The mean (..., H) of the two directions of a recurrent network, which are side by side in ``x`` (..., 2 H)."""
+    return x.unflatten(-1, (2, -1)).mean(dim=-2)
+
+
 class GPO(nn.Module):
     r"""Generalised pooling operator (Chen et al., CVPR 2021, "Learning the best pooling strategy", section 4).
 
@@ -64,8 +69,7 @@ class GPO(nn.Module):
         pe = torch.stack([angle.sin(), angle.cos()], dim=2).flatten(1).to(self.linear.weight)  # (L, d_pe)
         packed = pack_padded_sequence(pe.expand(len(lengths), -1, -1), lengths.cpu(), batch_first=True)
         hidden, _ = pad_packed_sequence(self.gru(packed)[0], batch_first=True)  # (n, L, 2 H)
-        half = hidden.shape[-1] // 2
-        scores = self.linear((hidden[..., :half] + hidden[..., half:]) / 2).squeeze(-1)  # (n, L)
+        scores = self.linear(_mean_direction(hidden)).squeeze(-1)  # (n, L)
         behind = torch.arange(longest, device=scores.device) >= lengths.to(scores.device)[:, None]
         return (scores / 0.1).masked_fill(behind, float("-inf")).softmax(dim=1)
 
@@ -128,9 +132,7 @@ class BiGRU(nn.Module):
 
     def forward(self, x: Tensor, batch_sizes: Tensor) -> Tensor:
         """Outputs (total, H) of inputs (total, D), step-major, with ``batch_sizes`` (L,) on the CPU."""
-        out = self.rnn(PackedSequence(x, batch_sizes))[0].data  # (total, 2 H)
-        half = out.shape[-1] // 2
-        return (out[:, :half] + out[:, half:]) / 2
+        return _mean_direction(self.rnn(PackedSequence(x, batch_sizes))[0].data)
 
 
 def summed(x: Tensor, tokens: PackedTokens) -> Tensor:
