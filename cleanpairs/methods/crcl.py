@@ -14,7 +14,7 @@ from cleanpairs.core import ConfigError
 from cleanpairs.core.parameters import check_whole, choice, number, whole
 from cleanpairs.correspondence.density_minimum import DensityMinimum
 from cleanpairs.estimators import PairCleaner
-from cleanpairs.trainer import Averaged, SingleNetwork, TrainingData, TrainingStage
+from cleanpairs.trainer import SingleNetwork, TrainingData, TrainingStage
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,13 @@ class ActiveComplementaryLoss:
         return self.lam * complementary - self.active * y * log_p.diagonal()
 
 
-class MomentumCorrection(Averaged):
+class MomentumCorrection(SingleNetwork):
     """Labels of pairs over the stages of a training (eq. 10 to 12 of CRCL).
 
     Parameters
     ----------
-    n : int
-        Number of pairs.
+    n, objective, others
+        See :class:`SingleNetwork`.
     beta, epsilon, freeze, label_epochs
         See :class:`CRCL`.
     guard : bool
@@ -68,13 +68,13 @@ class MomentumCorrection(Averaged):
     The stored y stays raw, with the paper and unlike the public code.
     """
 
-    kept = ("y", "started")
+    kept = ("y", "started", "p_of_batches")
 
     def __init__(
-        self, n: int, *, beta: float = 0.8, epsilon: float = 0.1, freeze: int = 2, guard: bool = True,
-        label_epochs: int | None = None,
+        self, n: int, objective: ActiveComplementaryLoss, *, beta: float = 0.8, epsilon: float = 0.1,
+        freeze: int = 2, guard: bool = True, **others: Any,
     ) -> None:  # fmt: skip
-        super().__init__(n, start=freeze, label_epochs=label_epochs)
+        super().__init__(n, objective, start=freeze, **others)
         self.beta, self.epsilon, self.guard = beta, epsilon, guard
         self.y: np.ndarray = np.ones(n, dtype=np.float32)
         self.started = False  # a probability has been taken over
@@ -308,14 +308,12 @@ class CRCL(PairCleaner):
         if label_epochs == "auto":
             label_epochs = max([*self.refine_epochs, self.freeze]) if self.refine_epochs else None
         assert label_epochs is None or isinstance(label_epochs, int)
-        labels = Averaged(len(data), label_epochs=label_epochs)
-        if self.correction:
-            labels = MomentumCorrection(
-                len(data), beta=self.beta, epsilon=self.epsilon, freeze=self.freeze, guard=self.label_pass == "eval",
-                label_epochs=label_epochs,
-            )  # fmt: skip
         loss = ActiveComplementaryLoss(tau=self.tau, lam=self.lam, active=self.active, q=self.q)
-        return SingleNetwork(loss, labels, label_pass=self.label_pass)
+        how: dict[str, Any] = {"label_epochs": label_epochs, "label_pass": self.label_pass}
+        if not self.correction:
+            return SingleNetwork(len(data), loss, **how)
+        how |= {"beta": self.beta, "epsilon": self.epsilon, "freeze": self.freeze}
+        return MomentumCorrection(len(data), loss, guard=self.label_pass == "eval", **how)
 
     def _default_threshold(self, density_minimum: DensityMinimum) -> float:
         return density_minimum.at_most(self.epsilon)

@@ -7,7 +7,7 @@ from cleanpairs.core.parameters import number, whole
 from cleanpairs.correspondence.density_minimum import DensityMinimum
 from cleanpairs.estimators import PairCleaner
 from cleanpairs.objectives import InfoNCELoss, TripletLoss
-from cleanpairs.trainer import Averaged, SingleNetwork, TrainingData
+from cleanpairs.trainer import SingleNetwork, TrainingData
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -21,8 +21,7 @@ class InfoNCE(PairCleaner):
     method_name: ClassVar[str] = "infonce"
 
     def _procedure(self, data: TrainingData) -> SingleNetwork:
-        labels = Averaged(len(data), start=self.epochs)  # the last epoch's
-        return SingleNetwork(InfoNCELoss(tau=self.tau), labels)
+        return SingleNetwork(len(data), InfoNCELoss(tau=self.tau), start=self.epochs)  # the last epoch's
 
     def _default_threshold(self, density_minimum: DensityMinimum) -> float:
         return density_minimum.threshold if density_minimum.separated else 0.0
@@ -47,5 +46,4 @@ class Triplet(InfoNCE):
 
     def _procedure(self, data: TrainingData) -> SingleNetwork:
         hard, mean = (TripletLoss(margin=self.margin, negatives=form, tau=self.tau) for form in ("hard", "mean"))
-        labels = Averaged(len(data), start=self.epochs)
-        return SingleNetwork(hard, labels, warm=(mean, self.warmup))
+        return SingleNetwork(len(data), hard, warm=(mean, self.warmup), start=self.epochs)

@@ -11,7 +11,7 @@ from cleanpairs.correspondence.density_minimum import DensityMinimum
 from cleanpairs.estimators import PairCleaner
 from cleanpairs.methods.splitting import PAPERS
 from cleanpairs.ops.matching import log_probabilities, no_negatives
-from cleanpairs.trainer import Averaged, SingleNetwork, TrainingData
+from cleanpairs.trainer import SingleNetwork, TrainingData
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,8 @@ class RCL(PairCleaner):
 
     def _procedure(self, data: TrainingData) -> SingleNetwork:
         start = min(self.start, self.epochs, self.label_epochs or self.epochs)
-        labels = Averaged(len(data), start=start, label_epochs=self.label_epochs)
-        return SingleNetwork(ComplementaryLoss(tau=self.tau, kind=self.kind), labels)
+        loss = ComplementaryLoss(tau=self.tau, kind=self.kind)
+        return SingleNetwork(len(data), loss, start=start, label_epochs=self.label_epochs)
 
     def _default_threshold(self, density_minimum: DensityMinimum) -> float:
         return density_minimum.at_most(0.1)

@@ -114,29 +114,26 @@ class Averaged(TrainingStrategy):
         return (self.total / self.counted).astype(np.float32)
 
 
-class SingleNetwork(TrainingStrategy):
-    """One network. The estimator's labels weigh the objective, the matching probability feeds the estimator.
+class SingleNetwork(Averaged):
+    """One network. The labels of N pairs weigh the objective. They follow the matching probability, if they change.
 
     ``label_pass`` {"eval", "batch"}: whether it comes from an evaluation pass in random groups, or from the training
-    batches. ``warm``: another objective for so many first epochs of every stage.
+    batches. ``warm``: another objective for so many first epochs of every stage. ``epochs``: of :class:`Averaged`.
     """
 
+    kept: ClassVar[tuple[str, ...]] = (*Averaged.kept, "p_of_batches")
+
     def __init__(
-        self,
-        objective: Objective,
-        correspondence: Averaged,
-        *,
-        label_pass: str = "eval",
-        warm: tuple[Objective, int] | None = None,
-    ) -> None:
-        self.warm = warm
-        self.objective, self.correspondence = objective, correspondence
-        self.label_pass, self.tau = label_pass, objective.tau
-        self.p: np.ndarray = np.zeros(0, dtype=np.float32)  # of the epoch's batches
+        self, n: int, objective: Objective, *, label_pass: str = "eval", warm: tuple[Objective, int] | None = None,
+        **epochs: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(n, **epochs)
+        self.objective, self.label_pass, self.warm = objective, label_pass, warm
+        self.p_of_batches: np.ndarray = np.zeros(0, dtype=np.float32)  # in this epoch
 
     def start_epoch(self, view: EpochContext) -> None:
         """Forget the batches' probabilities."""
-        self.p = np.full(len(view.data), np.nan, dtype=np.float32)
+        self.p_of_batches = np.full(len(view.data), np.nan, dtype=np.float32)
         self.mean_probability = None
 
     def loss(self, view: EpochContext, network: int, batch: tuple[np.ndarray, ...], seed: int) -> Tensor:
@@ -144,36 +141,20 @@ class SingleNetwork(TrainingStrategy):
         f = view.forward(network, *batch, seed=seed)
         S = f.similarity()  # (B, B)
         if self.label_pass == "batch":
-            self.p[f.rows] = matching_probability(S.detach(), self.tau, f.excluded).cpu().numpy()
+            p = matching_probability(S.detach(), self.objective.tau, f.excluded)
+            self.p_of_batches[f.rows] = p.cpu().numpy()
         objective = self.objective
         if self.warm is not None and view.epoch <= self.warm[1]:
             objective = self.warm[0]
-        return objective(S, f.of(self.correspondence.labels()), f.excluded).mean()
+        return objective(S, f.of(self.labels()), f.excluded).mean()
 
     def end_epoch(self, view: EpochContext) -> None:
-        """Hand the epoch's probabilities to the estimator, if it wants them."""
-        if not self.correspondence.wants(view.epoch):
+        """Take over the epoch's probabilities, if they are wanted."""
+        if not self.wants(view.epoch):
             return
         if self.label_pass == "eval":
-            p = view.probability(0, self.tau, seed=view.seed())
+            p = view.probability(0, self.objective.tau, seed=view.seed())
         else:  # a batch that diverged says nothing about its pairs: they keep what they have
-            p = np.where(np.isfinite(self.p), self.p, self.correspondence.value())
-        self.correspondence.update(view.epoch, p)
+            p = np.where(np.isfinite(self.p_of_batches), self.p_of_batches, self.value())
+        self.update(view.epoch, p)
         self.mean_probability = float(p.mean())
-
-    def labels(self) -> np.ndarray:
-        """Return the estimator's labels."""
-        return self.correspondence.labels()
-
-    def value(self) -> np.ndarray:
-        """Return the estimator's value."""
-        return self.correspondence.value()
-
-    def state(self) -> dict[str, Any]:
-        """Return the estimator's state and the batches' probabilities so far."""
-        return {"p_of_batches": self.p, **self.correspondence.state()}
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Go on from :meth:`state`."""
-        self.p = np.array(state["p_of_batches"], dtype=np.float32)
-        self.correspondence.load_state(state)

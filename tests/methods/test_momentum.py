@@ -21,7 +21,7 @@ def test_two_pieces_by_hand() -> None:
     """
     p = {1: [0.2, 0.5, 0.9, 0.1], 2: [0.7, 0.3, 1.0, 0.0]}
     used = {1: [1.0, 1.0, 0.5, 0.58], 2: [0.484, 0.484, 0.4472, 0.55776]}
-    labels = MomentumCorrection(1, beta=0.8, epsilon=0.0, freeze=2, guard=False, label_epochs=None)
+    labels = MomentumCorrection(1, ActiveComplementaryLoss(), beta=0.8, epsilon=0.0, freeze=2, guard=False)
     for piece in (1, 2):
         for epoch in (1, 2, 3, 4):
             assert labels.labels()[0] == pytest.approx(used[piece][epoch - 1], abs=1e-6), (piece, epoch)
@@ -29,7 +29,7 @@ def test_two_pieces_by_hand() -> None:
 
 
 def test_epsilon_acts_on_use_only() -> None:
-    labels = MomentumCorrection(2, beta=0.5, epsilon=0.25, freeze=1, guard=False)
+    labels = MomentumCorrection(2, ActiveComplementaryLoss(), beta=0.5, epsilon=0.25, freeze=1, guard=False)
     labels.update(1, np.array([0.125, 0.25]))
     assert labels.labels().tolist() == [0.0, 0.25]  # eq. 12: zero below epsilon, not at it
     assert labels.value().tolist() == [0.125, 0.25]
@@ -39,7 +39,7 @@ def test_epsilon_acts_on_use_only() -> None:
 
 def test_guard_holds_until_the_probabilities_separate() -> None:
     ignorant, knowing = np.full(10, 0.02), np.array([0.9] * 5 + [0.01] * 5)
-    labels = MomentumCorrection(10, freeze=1, guard=True)
+    labels = MomentumCorrection(10, ActiveComplementaryLoss(), freeze=1, guard=True)
     labels.update(1, ignorant)
     labels.update(2, ignorant)
     assert not labels.started and labels.labels().tolist() == [1.0] * 10
@@ -50,7 +50,7 @@ def test_guard_holds_until_the_probabilities_separate() -> None:
 
 
 def test_horizon_ends_what_a_piece_tells() -> None:
-    labels = MomentumCorrection(1, beta=0.5, freeze=1, guard=False, label_epochs=2)
+    labels = MomentumCorrection(1, ActiveComplementaryLoss(), beta=0.5, freeze=1, guard=False, label_epochs=2)
     assert [labels.wants(t) for t in (1, 2, 3)] == [True, True, True]  # nothing taken over yet: still wanted
     for epoch in (1, 2, 3, 4):
         labels.update(epoch, np.array([1 / 2**epoch]))
@@ -62,8 +62,7 @@ def test_horizon_ends_what_a_piece_tells() -> None:
 def test_a_step_of_crcl_with_each_of_its_ablations(changes: dict[str, Any]) -> None:
     """Against the equations that are left."""
     p = np.random.default_rng(0).random((4, 24)).astype(np.float32)
-    procedure, view = begun(CRCL, 24, refine_epochs=(), **changes)
-    labels = procedure.correspondence
+    labels, view = begun(CRCL, 24, refine_epochs=(), **changes)
     for epoch, of_epoch in enumerate(p, start=1):
         labels.update(epoch, of_epoch)
     f, corrected = view.forward(0, np.arange(12), seed=3), "correction" not in changes
@@ -71,6 +70,6 @@ def test_a_step_of_crcl_with_each_of_its_ablations(changes: dict[str, Any]) -> N
     assert bool((y == 1).all()) is not corrected
     objective = ActiveComplementaryLoss(0.07, **{"lam": 5.0, **changes} if corrected else {})
     expected = objective(f.similarity(), torch.from_numpy(y[f.rows])).mean()
-    torch.testing.assert_close(procedure.loss(view, 0, (np.arange(12),), 3), expected)
+    torch.testing.assert_close(labels.loss(view, 0, (np.arange(12),), 3), expected)
     if not corrected:
         np.testing.assert_allclose(labels.value(), p.mean(axis=0), rtol=1e-5)

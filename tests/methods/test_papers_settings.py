@@ -59,16 +59,16 @@ def test_the_stages_of_crcl_and_the_epochs_whose_labels_count() -> None:
     paper = CRCL.paper()
     assert paper._stages() == [TrainingStage(7), TrainingStage(7), TrainingStage(7), TrainingStage(32, 15)]
     of_paper, own = (procedure_of(kind, 3) for kind in (CRCL.paper, CRCL))
-    assert (of_paper.label_pass, of_paper.correspondence.guard) == ("batch", False)
-    assert (own.label_pass, own.correspondence.guard) == ("eval", True)
-    assert [of_paper.correspondence.wants(epoch) for epoch in (1, 7, 32)] == [False, True, True]
+    assert (of_paper.label_pass, of_paper.guard) == ("batch", False)
+    assert (own.label_pass, own.guard) == ("eval", True)
+    assert [of_paper.wants(epoch) for epoch in (1, 7, 32)] == [False, True, True]
 
 
 def test_rcl_takes_its_form_and_its_epochs_over() -> None:
     procedure = procedure_of(RCL, 5, tau=0.2, kind="gce", start=2, label_epochs=4, epochs=9)
     assert procedure.objective == ComplementaryLoss(tau=0.2, kind="gce") and procedure.labels().tolist() == [1.0] * 5
-    assert [procedure.correspondence.wants(epoch) for epoch in range(1, 7)] == [False] + [True] * 3 + [False] * 2
-    short = procedure_of(RCL, 5, start=9, label_epochs=None, epochs=3).correspondence  # it ends before the start
+    assert [procedure.wants(epoch) for epoch in range(1, 7)] == [False] + [True] * 3 + [False] * 2
+    short = procedure_of(RCL, 5, start=9, label_epochs=None, epochs=3)  # it ends before the start
     assert short.wants(3) and not short.wants(2)
 
 

@@ -62,15 +62,15 @@ def validate(model: Any) -> float:
 
 def train(
     checkpoint: Checkpoint | None = None, *, objective: Objective | None = None, model: type[VSEInf] = VSEInf,
-    procedure: type[SingleNetwork] = SingleNetwork, label_pass: str = "eval", stages: list[TrainingStage] = STAGES,
-    settings: TrainingSettings = SETTINGS, resume: bool = False, **more: Any,
+    procedure: type[MomentumCorrection] = MomentumCorrection, label_pass: str = "eval",
+    stages: list[TrainingStage] = STAGES, settings: TrainingSettings = SETTINGS, resume: bool = False, **more: Any,
 ) -> Trained:  # fmt: skip
     """Of 44 pairs, which messages name from 5000 on. ``more``: the images' type, the captions' numbers, callbacks."""
     data, tokenizer = corpus()
     images = data.images.astype(more.pop("stored", np.float32))
     data = replace(data, pair_id=np.arange(len(data)) + 5000, images=images)
-    labels = MomentumCorrection(len(data), freeze=1, guard=False)
-    strategy = procedure(objective or ActiveComplementaryLoss(tau=0.1), labels, label_pass=label_pass)
+    loss = objective or ActiveComplementaryLoss(tau=0.1)
+    strategy = procedure(len(data), loss, freeze=1, guard=False, label_pass=label_pass)
     strategy.captions = more.pop("captions", None)
     trainer = Trainer(settings, checkpoint=checkpoint, **more)
     return trainer.fit(data, stages, strategy, builder(tokenizer, model), validate, resume)
@@ -246,7 +246,7 @@ def test_the_best_epoch_of_the_last_piece_is_kept() -> None:
         kept.append((next(figures), {k: v.clone() for k, v in model.state_dict().items()}))
         return kept[-1][0]
 
-    plain = SingleNetwork(ActiveComplementaryLoss(tau=0.1), Averaged(len(data)))
+    plain = SingleNetwork(len(data), ActiveComplementaryLoss(tau=0.1))
     trained = Trainer(SETTINGS).fit(data, STAGES, plain, builder(tokenizer), judge)
     assert len(kept) == 3 and trained.best_val_rsum == 9.0
     torch.testing.assert_close(trained.model.state_dict(), kept[1][1], rtol=0, atol=0)
@@ -288,7 +288,7 @@ def test_a_device_that_does_not_hold_a_piece_is_a_limit(whole: bool, held: int, 
         assert_raises(ConfigError, "without micro_batch", train, settings=replace(SETTINGS, micro_batch=4))
 
 
-class Diverging(SingleNetwork):
+class Diverging(MomentumCorrection):
     """Draws all images to one point in an epoch, the first ``times`` that it comes to it."""
 
     at, times, seen = (2, 2), 1, -1
@@ -370,7 +370,7 @@ def test_networks_and_stages_begin_with_weights_of_their_own() -> None:
         begun.append(sum(float(p.detach().double().abs().sum()) for p in model.parameters()))
         return model
 
-    procedure = SingleNetwork(InfoNCELoss(tau=0.1), Averaged(9))
+    procedure = SingleNetwork(9, InfoNCELoss(tau=0.1))
     procedure.networks = 2
     Trainer(SETTINGS).fit(data, STAGES, procedure, build)
     assert len(begun) == len(set(begun)) == 4
@@ -386,9 +386,8 @@ def test_labels_from_the_batches_are_the_probabilities_that_these_had() -> None:
             return super().__call__(S, labels, excluded)
 
     (data, tokenizer), settings = corpus(), replace(SETTINGS, exclude_duplicates=False)
-    labels = MomentumCorrection(len(data), freeze=1, guard=False)
-    labels.y = begun = np.linspace(0.5, 1, len(data), dtype=np.float32)
-    batches = SingleNetwork(Recording(tau=0.1), labels, label_pass="batch")
+    batches = MomentumCorrection(len(data), Recording(tau=0.1), freeze=1, guard=False, label_pass="batch")
+    batches.y = begun = np.linspace(0.5, 1, len(data), dtype=np.float32)
     trained = Trainer(settings).fit(data, [TrainingStage(1)], batches, builder(tokenizer))
     np.testing.assert_allclose(trained.values, [seen[y] for y in begun.tolist()], rtol=1e-5)
     assert np.ptp(trained.values) > 0.01  # not all alike: with labels of 1 for everybody this could not fail
