@@ -3,7 +3,7 @@
 import json
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -98,10 +98,7 @@ class Part:
 
 
 def read_manifest(out: Path) -> tuple[dict[str, Any], list[Part]]:
-    """The contents of the manifest of ``out``, and the files that it lists.
-
-    Raises DataError: it is none, or the cleaned data in it has another name.
-    """
+    """The contents of the manifest of ``out``, and the files that it lists. Raises DataError: it is none."""
     manifest = manifest_of(out)
     with reading(manifest, "read as the manifest of an export", ValueError, KeyError, TypeError, AttributeError):
         noted = dict(read_json(manifest))
@@ -113,9 +110,6 @@ def read_manifest(out: Path) -> tuple[dict[str, Any], list[Part]]:
             for name, entry in noted["files"].items()
         ]  # fmt: skip
         noted["format"], noted["counts"] = str(noted["format"]), {k: int(n) for k, n in noted["counts"].items()}
-    for path in (part.path for part in parts if part.role == "out"):
-        if path != out and out not in path.parents:
-            raise DataError(f"{manifest} describes {path.name}, and not {out.name}: give the export its name back")
     return noted, parts
 
 
@@ -137,6 +131,13 @@ class Exported:
                     f"{file.path} is not the file that {self.manifest.name} describes ({how}): it was edited after the "
                     "export, or an export over it was cut short; bring the exported file back, or export again"
                 )
+
+
+def check_name(out: Path, manifest: Path, parts: Sequence[Part]) -> None:
+    """Raise :class:`DataError` where the cleaned data among ``parts`` has another name than ``out``."""
+    for path in (part.path for part in parts if part.role == "out"):
+        if path != out and out not in path.parents:
+            raise DataError(f"{manifest} describes {path.name}, and not {out.name}: give the export its name back")
 
 
 def open_export(out: str | Path, ledger: str | Path | None = None) -> Exported:
@@ -161,6 +162,7 @@ def open_export(out: str | Path, ledger: str | Path | None = None) -> Exported:
     home = (out.parent, out)
     for part in parts:
         check_inside(part.path, home, manifest, "export again")
+    check_name(out, manifest, parts)
     if ledger is None:
         check_inside(noted_ledger.path, home, manifest, "name the ledger with --ledger")
     else:

@@ -13,7 +13,7 @@ from cleanpairs.data.parquet_io import common_schema, read_table
 from cleanpairs.data.recorded import check_inside
 from cleanpairs.export.formats import FORMATS
 from cleanpairs.export.ledger import LEDGER_SCHEMA, LedgerNote
-from cleanpairs.export.manifest import Part, manifest_of, read_manifest
+from cleanpairs.export.manifest import Part, check_name, manifest_of, read_manifest
 from cleanpairs.repair.actions import ACTIONS, COUNTED, WRITTEN, acted
 from cleanpairs.repair.plan import counted
 from cleanpairs.verification.findings import Verification, check_schema, read_pages
@@ -32,6 +32,7 @@ def verify_export(out: Path, findings: Verification) -> None:
         if not (part.role == "out" and part.path != out and beside_tars and part.path.suffix != ".tar"):
             rows[part.role] += part.rows or 0
         _check_file(part, manifest, findings)
+    check_name(out, manifest, parts)
     roles = {part.role: part.path for part in parts if part.role != "out" or part.path == out}
     names = {part.path for part in parts}
     for path in sorted(p for p in out.rglob("*") if p.is_file() and p not in names):
