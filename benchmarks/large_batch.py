@@ -32,7 +32,7 @@ def measure(backbone: str, batch: int, micro: int, regions: int, dim: int) -> No
     from cleanpairs.core.registry import BACKBONES
     from cleanpairs.encoders.tokenizer import TokenTable
     from cleanpairs.methods.crcl import ActiveComplementaryLoss
-    from cleanpairs.trainer import Averaged, SingleNetwork, Trainer, TrainingData, TrainingSettings, TrainingStage
+    from cleanpairs.trainer import SingleNetwork, Trainer, TrainingData, TrainingSettings, TrainingStage
 
     rng = np.random.default_rng(0)
     lengths = rng.integers(6, 16, batch)
@@ -42,7 +42,7 @@ def measure(backbone: str, batch: int, micro: int, regions: int, dim: int) -> No
     data = TrainingData(rng.normal(size=(batch, regions, dim)).astype(np.float32), tokens, ids, ids, ids)
     settings = TrainingSettings(batch_size=batch, micro_batch=micro or None)
     before, times = high_water(), [time.perf_counter()]
-    procedure = SingleNetwork(ActiveComplementaryLoss(tau=0.07), Averaged(batch))
+    procedure = SingleNetwork(batch, ActiveComplementaryLoss(tau=0.07))
     torch.manual_seed(0)
     trainer = Trainer(settings, on_step=lambda *_: times.append(time.perf_counter()))
     trained = trainer.fit(data, [TrainingStage(1)], procedure, lambda: BACKBONES.load(backbone)(1001, dim, dim=256))

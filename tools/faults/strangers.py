@@ -127,7 +127,9 @@ MANIFESTS = {
 
 def _of_run(work: str, data: str | None, options: dict[str, Any]) -> None:
     """run.json and recipe.yaml that name other data, and how to read it."""
-    from cleanpairs.core.recipe import dump_yaml, read_yaml
+    import yaml
+
+    from cleanpairs.core.recipe import read_yaml
 
     run = Path(work) / "run"
     info = json.loads((run / "run.json").read_text())
@@ -136,7 +138,7 @@ def _of_run(work: str, data: str | None, options: dict[str, Any]) -> None:
     (run / "run.json").write_text(json.dumps(info))
     recipe = read_yaml(run / "recipe.yaml")
     recipe["data"] |= options | {"train": info["input"]["data"]}
-    (run / "recipe.yaml").write_text(dump_yaml(recipe))
+    (run / "recipe.yaml").write_text(yaml.safe_dump(recipe, sort_keys=False))
 
 
 def _of_plan(work: str, data: str | None, options: dict[str, Any]) -> None:
