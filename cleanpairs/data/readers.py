@@ -268,7 +268,7 @@ def load_some(source: Source, rows: np.ndarray, batch_rows: int = 4096) -> Pairs
         for first, part in numbered(reader.batches(source, batch_rows, columns)):
             lo, hi = np.searchsorted(rows, [first, first + len(part)])
             if hi > lo:
-                yield part.take(rows[lo:hi] - first)
+                yield part.at(rows[lo:hi] - first)
 
     digest = sha256(source.fingerprint.encode() + rows.tobytes()).hexdigest()
     selected = replace(source, fingerprint=digest, n_rows=len(rows))

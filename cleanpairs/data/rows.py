@@ -36,7 +36,7 @@ class Rows:
     def __len__(self) -> int:
         return len(self.batch)
 
-    def take(self, rows: np.ndarray) -> "Rows":
+    def at(self, rows: np.ndarray) -> "Rows":
         """Some ``rows`` (k,) of these."""
         return Rows(self.path, taken(self.batch, rows), *faults_at(rows, self.faults, self.caption_faults))
 

@@ -62,8 +62,7 @@ def cut_at(
         if not kept:
             raise RefusedError(
                 f"max_wrong={max_wrong:g} cannot be kept: of no {LEAST} pairs is the mismatched share surely so low; "
-                f"of the best {min(LEAST, len(y))} it is {calibration.shares(y, [min(LEAST, len(y))])[0]}, of all "
-                f"{calibration.shares(y, [len(y)])[0]}"
+                f"of the best {min(LEAST, len(y))} it is {calibration.shares(y, [min(LEAST, len(y))])[0]}"
             )
     threshold = float(best[kept - 1])
     kept = int((y >= threshold).sum())
