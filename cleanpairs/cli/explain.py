@@ -57,13 +57,7 @@ def _opened(named: tuple[str, ...]) -> tuple[Any, "Explainer", list[int]]:
     is_run = bool(named) and (Path(named[0]) / "run.json").is_file()
     opened = existing_run(named[0] if is_run else None)
     pairs = opened.load_input()
-    return opened, _explainer(opened, pairs), [_pair(pairs, name) for name in named[is_run:]]
-
-
-def _explainer(run: Any, pairs: Any) -> "Explainer":
-    explainer = run.estimator().explainer(pairs)
-    explainer.displaced = run.result.get("displaced", ())  # a saved model does not have it
-    return explainer
+    return opened, opened.estimator().explainer(pairs), [_pair(pairs, name) for name in named[is_run:]]
 
 
 def _print(explanations: Sequence["Explanation | Neighbours"]) -> None:
@@ -130,7 +124,7 @@ def _issues(run: Any, count: int) -> tuple[Any, Collection[str]]:
                 order = np.lexsort((rank, place))
                 return issues.take(order[rank[order] <= count]), result.get("issues", ISSUES)
     pairs = run.load_input()
-    return _explainer(run, pairs).issues(count, result.get("standing_out", ())), ISSUES
+    return run.estimator().explainer(pairs).issues(count, result.get("standing_out", ())), ISSUES
 
 
 @click.command(cls=PathsCommand)

@@ -424,6 +424,7 @@ class Run:
         estimator, scores = self.model(), scores or self.fitted_scores()
         estimator.correspondence_ = scores.correspondence
         estimator.quarantined_, estimator._moves_ = scores.reasons, scores.moves
+        estimator._blocks_ = self.result.get("displaced", ())
         if not fitted and (answered := self.answered(scores)) is not None:
             estimator._apply_answers(answered)
         return estimator
