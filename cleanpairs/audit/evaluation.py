@@ -35,6 +35,7 @@ from cleanpairs.audit.sample import AuditSample, stratum_of
 from cleanpairs.core import DataError, RefusedError, check_number
 from cleanpairs.core.plain import plain
 from cleanpairs.correspondence.calibration import UNDETERMINED, Calibration, Estimate, with_interval
+from cleanpairs.data.arrays import check_correspondence
 
 LADDER = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
@@ -247,8 +248,7 @@ def expected_quality(
             "probabilities, or the noise rate is undetermined; forty answers to "
             f"`cleanpairs review {quote(run)} --calibrate` help"
         )
-    if not 0 <= y.min() <= y.max() <= 1:
-        raise DataError("the correspondence must be in [0, 1]")
+    check_correspondence(y)
     check_number("an audit", "threshold", threshold, least=0, most=1)
     rows = []
     for t in sorted({float(threshold), *LADDER}):

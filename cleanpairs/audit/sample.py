@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike
 
 from cleanpairs.core import DataError
 from cleanpairs.core.parameters import check_number, check_seed, check_whole
+from cleanpairs.data.arrays import check_correspondence
 
 LEAST_LABELS = 4  # of every stratum, where n allows it
 
@@ -77,8 +78,7 @@ def draw_sample(correspondence: ArrayLike, n: int, *, threshold: float, seed: in
     check_seed("an audit", seed)
     if not len(usable):
         raise DataError("there is no pair with a score to audit: all are quarantined, or there are none")
-    if y[usable].min() < 0 or y[usable].max() > 1:
-        raise DataError(f"correspondence must be in [0, 1], found {y[usable].min():.3g} to {y[usable].max():.3g}")
+    check_correspondence(y[usable])
     edges = _edges(y[usable], min(n, len(usable)), threshold)
     stratum = stratum_of(y[usable], edges)
     size = np.bincount(stratum, minlength=len(edges) - 1)

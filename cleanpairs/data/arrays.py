@@ -36,6 +36,12 @@ def as_array(what: str, values: Any, dtype: type | None = None) -> np.ndarray:
         return cast
 
 
+def check_correspondence(y: np.ndarray) -> None:
+    """Raise DataError where a correspondence (n,) is outside [0, 1]. NaN is that of a quarantined pair."""
+    if np.any((y < 0) | (y > 1)):
+        raise DataError(f"the correspondence must be in [0, 1], found {np.nanmin(y):.3g} to {np.nanmax(y):.3g}")
+
+
 def as_truths(values: Any) -> tuple[np.ndarray, np.ndarray]:
     """``values`` as bool, and where they are unknown: masked, or missing in a Series. DataError: they are no bool."""
     if not hasattr(values, "isna"):

@@ -248,7 +248,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
     def _finish(self, networks: Any, fit: Fit) -> None:
         """Set what the trained ``networks`` tell of the pairs."""
         assert fit.values is not None
-        data, usable, captions = fit.data, fit.usable, fit.captions
+        data, usable = fit.data, fit.usable
         self.correspondence_ = np.full(len(fit.pairs), np.nan, dtype=np.float32)
         self.correspondence_[usable] = np.clip(fit.values, 0.0, 1.0)
         if not np.isfinite(self.correspondence_[usable]).all():
@@ -259,7 +259,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         self.model_, self.tau_ = self._model_and_temperature(networks, fit)
         self._set_threshold(self.correspondence_[usable])
         self._set_noise_rate(fit)
-        embedded = self._embedded(fit.pairs, fit.images.array, captions, self.quarantined_)
+        embedded = self._embedded(fit.pairs, fit.images.array, fit.captions, self.quarantined_)
         images, texts = embedded.images, embedded.texts.take(usable)
         self._set_bank(images, texts, data.image_index, data.image_group, data.text_group, usable, self.model_)
         self._judge_displaced(embedded)

@@ -5,8 +5,9 @@ from shlex import quote
 
 import numpy as np
 
-from cleanpairs.core import ConfigError, DataError, RefusedError, check_number, percent
+from cleanpairs.core import ConfigError, RefusedError, check_number, percent
 from cleanpairs.correspondence.calibration import LEAST, Calibration, Estimate
+from cleanpairs.data.arrays import check_correspondence
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,7 @@ def cut_at(
             "run's scores.parquet"
         )
     best = -np.sort(-y)
-    if not 0 <= best[-1] <= best[0] <= 1:
-        raise DataError(f"the correspondence must be in [0, 1], found {best[-1]:.3g} to {best[0]:.3g}")
+    check_correspondence(best)
     if keep is not None:
         check_number("export", "keep", keep, above=0, most=1)
         kept = max(1, round(keep * len(y)))

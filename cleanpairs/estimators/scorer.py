@@ -20,7 +20,7 @@ from cleanpairs.correspondence.displacement import Displacement, find_displaced_
 from cleanpairs.correspondence.pair_probability import PairProbability, VectorRows
 from cleanpairs.correspondence.similarity import SimilarityModel
 from cleanpairs.data import Pairs, Source, load_pairs
-from cleanpairs.data.arrays import as_array
+from cleanpairs.data.arrays import as_array, check_correspondence
 from cleanpairs.data.duplicates import group_near_duplicates
 from cleanpairs.data.filters import PREFIX, chosen_filters, filter_reasons
 from cleanpairs.data.images import without_outliers
@@ -1255,8 +1255,7 @@ def _checked_scores(pairs: Pairs, correspondence: Any) -> np.ndarray:
     y = as_array("the correspondence", correspondence, float).copy()
     if y.shape != pairs.shape:
         raise DataError(f"the correspondence of {len(pairs)} pairs has the shape {pairs.shape}, found {y.shape}")
-    if np.any((y < 0) | (y > 1)):
-        raise DataError(f"the correspondence must be in [0, 1], found {np.nanmin(y):.3g} to {np.nanmax(y):.3g}")
+    check_correspondence(y)
     return y
 
 
