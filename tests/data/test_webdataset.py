@@ -29,17 +29,15 @@ def sample(key: str, number: int, **fields: Any) -> list[tuple[str, bytes]]:
     return [(f"{key}.jpg", jpeg(number)), (f"{key}.json", record.encode()), (f"{key}.txt", text.encode())]
 
 
-def write_img2dataset(folder: Path, shards: int = 2, rows: int = 4, kind: pa.DataType | None = None) -> Path:
-    """The layout that img2dataset documents. In each shard the second download failed."""
+def write_img2dataset(folder: Path, shards: int = 2, kind: pa.DataType | None = None, below: str = "") -> Path:
+    """The layout that img2dataset documents. In each shard the second download failed. Tars may hold a folder."""
     folder.mkdir()
     for shard in range(shards):
-        keys = [f"{shard:05d}{i:04d}" for i in range(rows)]
-        number = [shard * rows + i for i in range(rows)]
-        done = [i for i in range(rows) if i != 1]
-        members = [m for i in done for m in sample(keys[i], number[i], similarity=number[i] / 100)]
+        keys, number = [f"{shard:05d}{i:04d}" for i in range(4)], [shard * 4 + i for i in range(4)]
+        members = [m for i in (0, 2, 3) for m in sample(below + keys[i], number[i], similarity=number[i] / 100)]
         write_tar(folder / f"{shard:05d}.tar", members)
-        (folder / f"{shard:05d}_stats.json").write_text(json.dumps({"count": rows, "successes": rows - 1}))
-        failed = [i == 1 for i in range(rows)]
+        (folder / f"{shard:05d}_stats.json").write_text(json.dumps({"count": 4, "successes": 3}))
+        failed = [i == 1 for i in range(4)]
         write_table(folder / f"{shard:05d}.parquet", {
             "similarity": [n / 100 for n in number], "url": [f"https://example.org/{n}.jpg" for n in number],
             "key": pa.array(keys).cast(kind or pa.string()), "caption": [f"caption {n}" for n in number],
@@ -53,8 +51,7 @@ def write_img2dataset(folder: Path, shards: int = 2, rows: int = 4, kind: pa.Dat
 @pytest.mark.parametrize("kind", [pa.string(), pa.int64(), pa.float64(), pa.large_string()])
 def test_what_img2dataset_writes(kind: pa.DataType, tmp_path: Path) -> None:
     """Failed downloads follow the samples of their tar, and are set aside. A key may be a number in the sidecar."""
-    folder = write_img2dataset(tmp_path / "shards", kind=kind)
-    pairs = load_pairs(folder)
+    pairs = load_pairs(folder := write_img2dataset(tmp_path / "shards", kind=kind))
     order = [0, 2, 3, 1, 4, 6, 7, 5]
     assert pairs.source.kind == "webdataset" and pairs.source.n_rows == 8
     assert pairs.reasons == dict.fromkeys([3, 7], "the download failed: HTTP Error 404")
@@ -68,12 +65,13 @@ def test_what_img2dataset_writes(kind: pa.DataType, tmp_path: Path) -> None:
     assert table["status"].to_pylist() == ["success" if image else "failed_to_download" for image in held]
     assert table["image"].to_pylist()[1] == {"bytes": jpeg(2), "path": "000000002.jpg"}
     assert table.schema.field("width").type == pa.int32() and load_pairs(folder, limit=5).keys == pairs.keys[:5]
+    scores = load_pairs(write_img2dataset(tmp_path / "tarred", kind=kind, below="0/")).precomputed_scores["similarity"]
+    np.testing.assert_array_equal(scores, pairs.precomputed_scores["similarity"])
 
 
 def test_a_sidecar_of_another_tar_or_with_a_key_twice_is_refused(tmp_path: Path) -> None:
     folder = write_img2dataset(tmp_path / "shards", shards=1)
-    sidecar = folder / "00000.parquet"
-    table = pq.read_table(sidecar)
+    table = pq.read_table(sidecar := folder / "00000.parquet")
     for other, words in (
         (pa.table({"key": ["a", "b"], "similarity": [0.5, 0.5]}), r"none of the keys of .*'a' there, '000000000' here"),
         (pa.concat_tables([table, table]), r"00000\.parquet has a key more than once"),

@@ -385,14 +385,11 @@ def keys_of_names(names: Iterable[str], kind: pa.DataType) -> pa.Array:
 def sidecar_rows(keys: Sequence[str], table: pa.Table) -> pa.Array:
     """The row of each key in the column ``key``, null where there is none. Numbers have no leading zeros.
 
-    Where no key matches, names without their folders are tried.
+    Where a key does not match, its name without folders is tried.
     """
     own_keys = sidecar_keys(table)
-    for names in keys, [key.rpartition("/")[2] for key in keys]:
-        at = pc.index_in(keys_of_names(names, own_keys.type), own_keys, skip_nulls=True)
-        if at.null_count < len(at):
-            break
-    return at
+    spelled = (keys_of_names(names, own_keys.type) for names in (keys, [key.rpartition("/")[2] for key in keys]))
+    return pc.coalesce(*(pc.index_in(names, own_keys, skip_nulls=True) for names in spelled))
 
 
 def _join(values: dict[str, Any], fields: Sequence[pa.Field], table: pa.Table | None, lists: bool) -> None:
