@@ -300,8 +300,11 @@ def _complete_request(paths: Sequence[str], request: DataOptions, data: str) -> 
 
     with suppress(DataError):  # each row without its image gets a reason later
         located = with_images(schema, column, file, request)
-        if located.image_column != request.image_column or located.image_root != str(file.parent):
-            request = located
+        # Tables in other folders do not name the images of the first one's folder.
+        alone = request.image_root is not None or len({Path(path).parent for path in paths}) == 1
+        root = located.image_root if alone else None
+        if located.image_column != request.image_column or root != str(file.parent):
+            request = replace(located, image_root=root)
     text = find_columns(schema, vars(request), data).get("text")
     if text is None or not is_text(schema.field(text).type) or not any(map(is_listed, column(text))):
         return request, False

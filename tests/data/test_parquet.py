@@ -15,7 +15,7 @@ import pytest
 from cleanpairs.core.errors import ConfigError, DataError, OutputError
 from cleanpairs.data import ParquetSink, fingerprint_of, iter_tables, load_pairs, table_reader, writing
 from cleanpairs.data.parquet_io import iter_batches
-from tests.helpers import assert_not_loaded, assert_raises, vector_column
+from tests.helpers import assert_not_loaded, assert_raises, vector_column, write_pictures
 from tests.helpers import picture as png
 from tests.helpers import write_table as write
 
@@ -25,15 +25,13 @@ def vectors(rows: list[Any]) -> dict[str, Any]:
 
 
 def test_a_row_of_bytes_and_text(tmp_path: Path) -> None:
-    n = 7
-    keys = ["k0", None, *(f"k{i}" for i in range(2, n))]
+    n, keys = 7, ["k0", None, *(f"k{i}" for i in range(2, 7))]
     columns = {"ID": keys, "JPG": [png(i % 5) for i in range(n)], "TEXT": ["text"] * n}
     pairs = load_pairs(write(tmp_path / "in.parquet", columns, row_group_size=3))
     assert len(pairs) == n and repr(pairs) == "Pairs(7 pairs of 7 images (bytes))"
     assert pairs.source.columns == {"text": "TEXT", "image": "JPG", "key": "ID"}
     assert pairs.keys == ["k0", "row 1", *keys[2:]] and pairs.reasons == {}
-    np.testing.assert_array_equal(pairs.pair_id, np.arange(n))
-    np.testing.assert_array_equal(pairs.image_index, np.arange(n))
+    np.testing.assert_array_equal([pairs.pair_id, pairs.image_index], [np.arange(n)] * 2)
     same = pairs.image_group[:, None] == pairs.image_group
     np.testing.assert_array_equal(same, np.arange(n)[:, None] % 5 == np.arange(n) % 5)
     assert fingerprint_of(pairs.source) == pairs.source.fingerprint
@@ -46,8 +44,7 @@ def test_vectors_of_every_type(tmp_path: Path, kind: pa.DataType, fixed: bool, r
     inner = pa.list_(kind, 4) if fixed else pa.list_(kind)
     outer = inner if regions == 1 else pa.list_(inner, regions) if fixed else pa.list_(inner)
     rows = [list(r[0]) if regions == 1 else [list(v) for v in r] for r in want]
-    path = write(tmp_path / "in.parquet", vectors(pa.array(rows, outer)))
-    pairs = load_pairs(path)
+    pairs = load_pairs(path := write(tmp_path / "in.parquet", vectors(pa.array(rows, outer))))
     got: Any = pairs.images.array()
     assert pairs.images.kind == "features" and got.shape == (5, regions, 4) and pairs.reasons == {}
     assert got.dtype == (np.float16 if kind == pa.float16() else np.float32)
@@ -93,8 +90,7 @@ def test_a_table_in_memory_is_not_changed_by_what_its_vectors_lack(kind: Any) ->
 def test_large_vectors_are_mapped_from_the_cache(tmp_path: Path, own_cache: Path, monkeypatch: Any) -> None:
     want = np.random.default_rng(1).normal(size=(1300, 2, 3)).astype(np.float16)
     flat = pa.FixedSizeListArray.from_arrays(pa.array(want.reshape(-1)), 3)
-    path = write(tmp_path / "in.parquet", vectors(pa.FixedSizeListArray.from_arrays(flat, 2)))
-    plain = load_pairs(path)
+    plain = load_pairs(path := write(tmp_path / "in.parquet", vectors(pa.FixedSizeListArray.from_arrays(flat, 2))))
     monkeypatch.setattr(table_reader, "IN_MEMORY", 100)
     mapped = load_pairs(path)
     assert isinstance(mapped.images.array(), np.memmap)
@@ -146,6 +142,10 @@ def test_parquet_in_folders_below(tmp_path: Path) -> None:
         (tmp_path / "hive" / name).parent.mkdir(parents=True)
         write(tmp_path / "hive" / f"{name}.parquet", {"image": [png(k)], "caption": [str(k)]})
     assert load_pairs(tmp_path / "hive").captions == load_pairs(f"{tmp_path}/hive/**/*.parquet").captions == [*"401"]
+    for own in (["0.png"], ["1.png", "0.png"]):  # another image of the same name in each folder
+        write(write_pictures(tmp_path / own[0] / "images", own) / "../0.parquet", {"image": ["0.png"], "text": ["a"]})
+    missing = "the image file '0.png' is missing"
+    assert load_pairs(f"{tmp_path}/*.png/*.parquet").reasons == {0: missing, 1: missing}
     (tmp_path / "hub" / "data").mkdir(parents=True)
     for k, name in enumerate(["train-00000-of-00002", "train-00001-of-00002-0123456789abcdef", "test-00000-of-00001"]):
         write(tmp_path / "hub" / "data" / f"{name}.parquet", {"image": [png(k)], "caption": [str(k)]})
