@@ -117,11 +117,13 @@ def _join_columns(source: Source, names: list[str]) -> tuple[Path, str]:
 
     Names of rows that are not their numbers get a column, too, and so do the faults of rows.
     """
-    digest = sha256("|".join([source.fingerprint, *names, FAULT]).encode()).hexdigest()
-    path = cache_folder(TABLES) / f"{digest[:32]}.parquet"
-    columns = reader_of(source).schema(source).names
+    columns = (reader := reader_of(source)).schema(source).names
     if missing := [name for name in names if name not in columns]:
         raise DataError(f"{', '.join(source.paths[:1])} has no column {missing[0]!r} (columns: {', '.join(columns)})")
+    images = reader.encoded(source) if reader.names_images else None  # files, which the fingerprint does not cover
+    shown = "" if images is None else images.hashes().tobytes().hex()
+    digest = sha256("|".join([source.fingerprint, *names, FAULT, shown]).encode()).hexdigest()
+    path = cache_folder(TABLES) / f"{digest[:32]}.parquet"
     column = "joined_caption" if "caption" in columns else "caption"
 
     def text_of(cells: pa.Array, name: str) -> pa.Array:
@@ -468,8 +470,7 @@ def iter_tables(
     source: Source, batch_rows: int = 512, columns: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
     """The input's own rows, in order, in batches, at least one. Raises DataError: they cannot be read any more."""
-    for rows in reader_of(source).batches_or_empty(source, batch_rows, columns):
-        yield rows.batch
+    return (rows.batch for rows in reader_of(source).batches_or_empty(source, batch_rows, columns))
 
 
 def plain_columns(source: Source, names: Sequence[str], use: str) -> pa.Table:

@@ -139,17 +139,17 @@ def test_captions_of_several_columns(folder: Path, kind: str) -> None:
     """Joined columns hold texts, and a name may hold a comma."""
     frame = pd.DataFrame({"image": ["0.jpg", "1.jpg"], "title": ["Red", "Blue"], "description": ["A dress", None]})
     frame = frame.assign(**{"title,long": ["A red dress", "A blue one"], "colours": [["red"], ["blue", "sky"]]})
-    path = folder / f"in.{kind}"
-    getattr(frame, f"to_{kind}")(path, index=False)
+    getattr(frame, f"to_{kind}")(path := folder / f"in.{kind}", index=False)
     if kind == "parquet":
         words = r"in\.parquet, column 'colours' of type list.* cannot be joined"
         assert_raises(DataError, words, load_pairs, path, text_column="title,colours")
     pairs = load_pairs(path, text_column="title,description")
     assert pairs.captions == ["Red. A dress", "Blue"]
-    names = ["0", "1"] if kind == "parquet" else ["0.jpg", "1.jpg"]
-    assert pairs.keys == load_pairs(path, text_column="title").keys == names
+    assert pairs.keys == load_pairs(path, text_column="title").keys == [n + ".jpg" * (kind == "csv") for n in "01"]
     assert pairs.images.read([0, 1]) == [picture(0, "JPEG"), picture(1, "JPEG")] and not pairs.reasons
     assert load_pairs(path, text_column="title, description").source.fingerprint == pairs.source.fingerprint
+    (folder / "0.jpg").write_bytes(picture(7, "JPEG"))  # a copy of the table does not hide it
+    assert load_pairs(path, text_column="title,description").images.read([0]) == [picture(7, "JPEG")]
     assert load_pairs(path, text_column="title,long").captions == ["A red dress", "A blue one"]
     assert_raises(DataError, "has no column 'colour'", load_pairs, path, text_column="title,colour")
 
