@@ -416,10 +416,10 @@ def corrupt(
 def _write_research(corrupted: Pairs, images: Path, folder: Path) -> None:
     split = images.name.removesuffix("_ims.npy")
     for file in images.parent.iterdir():
-        if file.match("*_ims.npy") or (file.match("*_caps*.txt") and not file.name.startswith(f"{split}_caps")):
+        of_captions = file.match("*_caps*.txt") or file.match("*_truth.parquet")
+        if file.match("*_ims.npy") or (of_captions and not re.match(rf"{re.escape(split)}_(caps|truth)", file.name)):
             shutil.copyfile(file, folder / file.name)
-    text = "".join(c + "\n" for c in corrupted.captions)
-    (folder / f"{split}_caps.txt").write_text(text, encoding="utf-8")
+    (folder / f"{split}_caps.txt").write_text("".join(c + "\n" for c in corrupted.captions), encoding="utf-8")
     truth = {"true_mismatch": corrupted.true_mismatch, "true_key": corrupted.true_key}
     write_tables(folder / f"{split}_truth.parquet", [pa.table(truth)])
 

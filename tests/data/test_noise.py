@@ -109,25 +109,25 @@ def test_a_corrupted_research_directory(tmp_path: Path) -> None:
     rng, out = np.random.default_rng(0), tmp_path / "out.parquet"
     vectors = rng.normal(size=(30, 2, 3)).astype(np.float32)
     data = research(tmp_path / "data", vectors, [f"train {i}" for i in range(150)])
-    order = rng.permutation(150)
-    np.save(data / "noise.npy", order)
+    np.save(data / "noise.npy", order := rng.permutation(150))
     noise = corrupt(data, None, out=out, noise_file=data / "noise.npy")
     clean, corrupted = load_pairs(data), load_pairs(out)
     assert corrupted.captions == [clean.captions[i] for i in order] and corrupted.keys == clean.keys
     np.testing.assert_array_equal(corrupted.images.array(), vectors)
-    np.testing.assert_array_equal(corrupted.true_mismatch_mask(), np.arange(150) // 5 != order // 5)
-    np.testing.assert_array_equal(corrupted.true_mismatch_mask(), noise.mismatched)
-    np.testing.assert_array_equal(load_truth(data / "noise.npy", clean), noise.mismatched)
+    for truth in (corrupted.true_mismatch_mask(), load_truth(data / "noise.npy", clean), noise.mismatched):
+        np.testing.assert_array_equal(truth, np.arange(150) // 5 != order // 5)
     assert corrupted.true_key == [f"train-{i // 5}" for i in order]
-    (data / "dev_caps.txt").write_text("dev 0\n")
+    research(data, vectors[:2], ["dev 0", "dev 1"], "dev")
     corrupt(data, None, out=tmp_path / "out", noise_file=data / "noise.npy")
-    wanted = ["dev_caps.txt", "train_caps.txt", "train_ims.npy", "train_truth.parquet"]
+    wanted = ["dev_caps.txt", "dev_ims.npy", "train_caps.txt", "train_ims.npy", "train_truth.parquet"]
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == wanted
     again = load_pairs(tmp_path / "out")
     assert (again.captions, again.true_key, again.source.kind) == (corrupted.captions, corrupted.true_key, "precomp")
     assert (tmp_path / "out" / "train_ims.npy").read_bytes() == (data / "train_ims.npy").read_bytes()
     np.testing.assert_array_equal(load_truth(tmp_path / "out" / "train_truth.parquet", again), noise.mismatched)
     np.testing.assert_array_equal(again.true_mismatch_mask(), noise.mismatched)
+    corrupt(tmp_path / "out", 1.0, split="dev", out=tmp_path / "both", seed=1)
+    assert load_pairs(tmp_path / "both").true_key == corrupted.true_key
     for judge in (partial(corrupt, rate=0.4, out=tmp_path / "twice"), load_splits):
         assert_raises(DataError, "holds mismatched pairs", judge, str(tmp_path / "out"))
     assert_raises(OutputExistsError, "input", corrupt, data, 0.4, out=data, overwrite=True)
