@@ -139,7 +139,7 @@ def arrays(folder: Path) -> tuple[np.ndarray, np.ndarray]:
     np.save(folder / "image.npy", image)
     np.save(folder / "text.npy", text.astype(np.float16))
     for part, (first, last) in enumerate([(0, 20), (20, 30), (30, N)]):
-        np.save(folder / f"image_{part + 9}.npy", image[first:last])  # 9, 10, 11: not in the order of their letters
+        np.save(folder / f"image_{part + 9}_of_12.npy", image[first:last])  # 10 is behind 9, and not before
     np.save(folder / "text_0.npy", text[:70])
     np.save(folder / "text_1.npy", text[70:])
     return image, text

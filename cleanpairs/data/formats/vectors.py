@@ -209,16 +209,16 @@ class PrecompReader(ClipRetrievalReader):
         return [images], [], [_with_truth(truth[0], rows) if truth else rows]
 
 
-def by_number(path: str) -> tuple[int, str]:
-    """The sort key of files: the number at the end of the name, then the name."""
-    match = re.search(r"(\d+)$", Path(path).stem)
-    return (int(match[1]) if match else -1, Path(path).name)
+def by_number(path: str) -> tuple[int, list[str | int]]:
+    """The number at the end of a file's name, and the sort key of files: texts and numbers of the name in turn."""
+    parts = re.split(r"(\d+)", Path(path).stem)
+    return int(parts[-2]) if parts[1:] and not parts[-1] else -1, [int(p) if p.isdecimal() else p for p in parts]
 
 
 def _parts(data: str | Path, ending: str) -> list[str]:
     """The files of ``data``: those of a folder or a glob by their numbers, others in the order given."""
     names = [str(data)] if Path(data).exists() else expand_braces(str(data))
-    return [path for name in names for path in sorted(expand_files(name, ending), key=by_number)]
+    return [path for name in names for path in sorted(expand_files(name, ending), key=lambda p: by_number(p)[1])]
 
 
 def _rows(arrays: Sequence[np.ndarray], first: int, last: int) -> np.ndarray:
