@@ -224,9 +224,12 @@ class ParquetReader(TableReader):
             raise DataError(f"{data} names {len(paths)} tables of text: give one file, or write them as Parquet")
         matches = {path: re.fullmatch(r"(.+)-\d{5}-of-\d{5}(-[0-9a-f]+)?", Path(path).stem) for path in paths}
         splits = list(dict.fromkeys("" if match is None else match[1] for match in matches.values()))
-        options = {}
-        if request.split is not None or (len(splits) > 1 and "train" in splits):  # as the hub names them
-            options["split"] = chosen_split(request.split, () if "" in splits else splits, data)
+        options, named = {}, [split for split in splits if split]  # as the hub names them
+        if request.split is None and "train" in named and named != splits:
+            other = next(Path(path).name for path, match in matches.items() if match is None)
+            raise DataError(f"{data}: {other} is in no split, and others are: name one with --split (split), or a glob")
+        if request.split is not None or (len(splits) > 1 and "train" in splits):
+            options["split"] = chosen_split(request.split, named, data)
             paths = [path for path, match in matches.items() if match is not None and match[1] == options["split"]]
         request, lists = _complete_request(paths, request, data)
         options |= {"captions": "lists"} if lists else {}
@@ -295,8 +298,7 @@ def _complete_request(paths: Sequence[str], request: DataOptions, data: str) -> 
     schema, file = common_schema(paths), Path(paths[0])
 
     def column(name: str) -> list[Any]:
-        cells = (image_cells(batch.column(0)) for _, batch in iter_batches(paths, [name], LOOK_AT, LOOK_AT))
-        return list(chain.from_iterable(cells))
+        return [cell for _, b in iter_batches(paths, [name], LOOK_AT, LOOK_AT) for cell in image_cells(b.column(0))]
 
     with suppress(DataError):  # each row without its image gets a reason later
         located = with_images(schema, column, file, request)
@@ -321,10 +323,8 @@ def load_rows(
     """Pairs of converted batches. ``vectors`` (n_rows, R, D), ``text_vectors`` (n_rows, D): of one array each."""
     given = {"features": vectors, "text_features": text_vectors}
     arrays, first = dict(given), 0
-    captions: list[str] = []
-    keys: list[str] = []
+    captions, keys, true_key = list[str](), list[str](), list[str]()
     mismatch: list[bool | None] = []
-    true_key: list[str] = []
     reasons: dict[int, str] = {}
     named: dict[int, tuple[str, str]] = {}
     indices = {name: [np.empty(0, np.int64)] for name in ("row", "position", "image_group")}
