@@ -112,9 +112,9 @@ def test_lines_that_cannot_be_used_are_set_aside_with_their_number(folder: Path)
 @pytest.mark.parametrize("names", [("a.csv", "b.csv"), ("metadata.csv", "metadata.jsonl")])
 def test_the_truth_in_a_csv_and_a_folder_with_several_files(folder: Path, names: tuple[str, str]) -> None:
     for name in names:
-        (folder / name).write_text("image,caption,true_mismatch\n0.png,a,True\n1.png,b,False\n2.png,c,\n")
+        (folder / name).write_text("image,caption,true_mismatch\n0.png,a,True\n1.png,b,False\n2.png,c,\n0.png,d, e,1\n")
     assert_not_loaded(f"{', '.join(names)}.*give one of them", folder)
-    assert load_pairs(folder / names[0]).true_mismatch_mask().tolist() == [True, False, None]
+    assert load_pairs(folder / names[0]).true_mismatch_mask().tolist() == [True, False, None, None]
 
 
 CAPTIONS = st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20), max_size=8)

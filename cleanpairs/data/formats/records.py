@@ -77,7 +77,7 @@ def read_records(path: str, encoding: str | None = None, text: str | None = None
         for name in [name for name in record if name not in columns]:
             columns[name] = [None] * n
         for name, values in columns.items():
-            values.append(record.get(name))
+            values.append(None if fault and name == "true_mismatch" else record.get(name))
     if not columns and n < 0:  # [] in a .json
         raise DataError(f"{path} has no rows")
     caption_faults: Faults = {}
