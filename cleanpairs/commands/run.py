@@ -375,10 +375,7 @@ class Run:
 
     def fitted_scores(self) -> Scores:
         """scores.parquet. DataError when the run has none yet or it is damaged."""
-        file = self.path / "scores.parquet"
-        if not file.exists():
-            raise DataError(f"{self.path} has no scores: {self._unfinished}")
-        table = read_table(file)
+        table = read_table(file := self._finished("scores.parquet"))
         explained = SCORES_SCHEMA.append(WHY)
         moved = pa.unify_schemas([explained, COLUMNS])
         if table.schema.remove_metadata() not in (SCORES_SCHEMA, explained, moved):
@@ -395,13 +392,17 @@ class Run:
     @property
     def model_folder(self) -> Path:
         """The folder of the saved model. DataError if the run did not finish."""
-        if not (folder := self.path / "model").exists():
-            raise DataError(f"{self.path} has no model: {self._unfinished}")
-        return folder
+        return self._finished("model")
 
-    @property
-    def _unfinished(self) -> str:
-        return f"the run did not finish; resume it with `cleanpairs fit --resume --out {quote(str(self.path))}`"
+    def _finished(self, name: str) -> Path:
+        """Return the path of scores or model. DataError: the run did not finish, so that they are missing or change."""
+        path, status = self.path / name, None
+        with suppress(DataError):  # what lies beside a damaged run.json is read
+            status = self.info.get("status")
+        if status in ("running", "interrupted") or not path.exists():
+            resume = f"resume it with `cleanpairs fit --resume --out {quote(str(self.path))}`"
+            raise DataError(f"{self.path} has no complete {path.stem}: the run did not finish; {resume}")
+        return path
 
     def model(self) -> Any:
         """Return the fitted estimator, without its training pairs. DataError when the run did not finish."""
