@@ -322,10 +322,10 @@ class Session:
             return self.plan
         for row in table.take(pa.array(at)).to_pylist():
             made = decisions[row["pair_id"]]
-            if (row["action"], row["donor_pair_id"]) != (made.action, made.donor):
+            new = {"action": made.action, "donor_pair_id": made.donor, "caption": made.caption or row["caption"]}
+            if not new.items() <= row.items():
                 row |= dict.fromkeys(JUDGED)
-            row |= {"action": made.action, "donor_pair_id": made.donor, "donor_key": None, "caption": made.caption}
-            rows.append(row | {"reason": "decided in a review"})
+            rows.append(row | new | {"donor_key": None, "caption": made.caption, "reason": "decided in a review"})
         others = table.filter(pa.array(~np.isin(np.arange(len(table)), at)))
         edited = pa.concat_tables([others, pa.Table.from_pylist(rows, table.schema)]).sort_by("pair_id")
         return replace(self.plan, table=followed(edited))

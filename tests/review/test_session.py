@@ -35,8 +35,7 @@ def test_the_queue(case: Case, tmp_path: Path) -> None:
     assert session.queue().tolist() == [50, 7, *(i for i in flagged if i != 7)]
     session.answer(40, "drop")
     assert session.queue("answered").tolist() == [40]
-    with pytest.raises(KeyError):
-        session.queue("nothing")
+    assert_raises(KeyError, "nothing", session.queue, "nothing")
 
 
 def test_a_question(case: Case, tmp_path: Path) -> None:
@@ -94,11 +93,13 @@ def test_the_plan_is_carried_out(case: Case, tmp_path: Path) -> None:
 def test_accepting_the_planned_repair_leaves_its_figures(case: Case, tmp_path: Path, donor: int) -> None:
     session, rows = case.open(tmp_path), case.plan.table.to_pylist()
     rows[5] |= {"donor_pair_id": donor, "donor_key": case.pairs.keys[donor], "caption": case.pairs.captions[donor]}
+    rows[6] |= {"action": "recaption", "caption": "by a model", "repair_score": 0.9}
     session.plan = replace(case.plan, table=pa.Table.from_pylist(rows, case.plan.table.schema))
     session.answer(5, "rematch_text", donor=donor)
-    row = session.edited().table.slice(5, 1).to_pylist()[0]
+    session.answer(6, "recaption", caption="by a person")  # which nothing has judged
+    row, typed = session.edited().table.slice(5, 2).to_pylist()
     assert row["confidence"] == pytest.approx(0.8) and row["repair_score"] == pytest.approx(0.9)
-    assert row["caption"] == case.pairs.captions[donor]
+    assert row["caption"] == case.pairs.captions[donor] and typed["repair_score"] is None
 
 
 def test_an_audit_hides_the_scores_and_its_answers_are_labels(case: Case, tmp_path: Path) -> None:
@@ -109,8 +110,7 @@ def test_an_audit_hides_the_scores_and_its_answers_are_labels(case: Case, tmp_pa
     for i, action in zip(ids, ["keep", "drop", "unsure"], strict=False):
         session.answer(i, action)
     for refused in (ids[0], "recaption"), (next(i for i in range(N) if i not in ids), "keep"):
-        with pytest.raises(ConfigError):
-            session.answer(*refused)  # type: ignore[arg-type]
+        assert_raises(ConfigError, "no answer|no pair", session.answer, *refused)
     labels = case.open(tmp_path, blind=True).labels()
     np.testing.assert_array_equal(labels.matched[:4], [1, 0, np.nan, np.nan])
     assert evaluate_audit(labels, case.y, threshold=0.5).labelled == 2
