@@ -322,14 +322,14 @@ class Run:
 
     def take_answers(self) -> None:
         """Take over the answers about the same data that other runs in the same folder have."""
-        about = str(self.info["input"]["fingerprint"]), int(self.info["input"]["pairs"])
-        labels = dict[int, bool | None]()
+        of, labels = self.info["input"], dict[int, bool | None]()
         for file in sorted(self.path.parent.glob(f"*/{ANSWERS}"), key=lambda file: file.stat().st_mtime):
-            with suppress(DataError, OutputError), closing(DecisionLog(file, *about)) as log:
+            with suppress(DataError, OutputError), closing(DecisionLog(file, of["fingerprint"], of["pairs"])) as log:
                 labels |= log.labels()
         if labels:
-            with closing(self.decision_log(about[1])) as log:
-                log.label(labels)
+            y = self.fitted_scores().correspondence  # other filters may quarantine other pairs
+            with closing(self.decision_log(len(y))) as log:
+                log.label({i: label for i, label in labels.items() if np.isfinite(y[i])})
 
     def answered(self, scores: Scores | None = None) -> "Answered | None":
         """Calibrate the ``scores`` of the fit, read if None, by people's answers and a judge's opinions.
