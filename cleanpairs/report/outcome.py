@@ -162,7 +162,7 @@ def caption_lengths(pairs: Pairs, outcome: Outcome) -> list[dict[str, Any]]:
 def _table(name: str, column: pa.ChunkedArray, pairs: Pairs, outcome: Outcome, most: int = 20) -> dict[str, Any]:
     """Return the table of a column. Of more values than ``most``, numbers become ranges, others a remainder."""
     if pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_decimal(column.type):
-        values = column.cast(pa.float64()).fill_null(np.nan).to_numpy()
+        values = column.cast(pa.float64(), safe=False).fill_null(np.nan).to_numpy()
         if len(np.unique(values[np.isfinite(values)])) > most:
             codes, names = _ranges(values)
             return _aggregate(name, codes[pairs.row], names, outcome)

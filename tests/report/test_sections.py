@@ -34,7 +34,7 @@ def test_slices_against_pandas(tmp_path: Path) -> None:
         "features": [rng.normal(size=3).astype(np.float32) for _ in range(n)],
         "captions": [["one two", "three"][: 1 + i % 2] for i in range(n)],
         "category": [None if i % 7 == 0 else f"c{i % 5}" for i in range(n)],
-        "width": rng.integers(0, 1000, n).astype(float), "few": rng.integers(0, 3, n), "on": rng.random(n) < 0.5,
+        "width": rng.integers(0, 1000, n) * 2**52 + 1, "few": rng.integers(0, 3, n), "on": rng.random(n) < 0.5,
     })  # fmt: skip
     table = pa.Table.from_pandas(frame, preserve_index=False)
     table = table.set_column(2, "category", table["category"].dictionary_encode())
