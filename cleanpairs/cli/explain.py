@@ -183,7 +183,7 @@ def report(run: str | None, out: str, truth: str | None, **options: Any) -> None
     chosen = existing_run(run)
     pairs = chosen.load_input()
     saved = chosen.current_plan()
-    plan = saved or chosen.estimator().rematch(pairs)
+    plan = saved or chosen.estimator().rematch(pairs, targets="text" if pairs.source.explicit_lists else "both")
     parameters = chosen.reported(pairs, plan)
     data = Path(chosen.info["input"]["data"])
     name = data.parent.name if set(data.name) & set("*?[{") else data.name

@@ -247,14 +247,15 @@ def test_the_plan_of_a_run_is_its_own_until_the_answers_change(tmp_path: Path) -
         assert y[201] == 0 and run.current_plan() is None
 
 
-def test_images_of_rows_with_lists_of_captions_are_not_replaced(tmp_path: Path) -> None:
+def test_images_of_rows_with_lists_of_captions_are_not_replaced(tmp_path: Path, command: Any) -> None:
+    """The report shows what an export does."""
     data = write(tmp_path / "data.parquet", 60, 0.3)
     table = pq.read_table(data).select(["key", "image_features", "caption"])
     lists = pa.array([[caption] for caption in table["caption"].to_pylist()])
     write_table(data, table.set_column(2, "caption", lists))
     run = fit(data, "image_encoder=features", "epochs=1", "batch_size=16", method="infonce", backbone="mlp")
-    settings = RepairSettings(targets="image")
-    assert_raises(ConfigError, "--captions split", rematch_run, run, tmp_path / "plan.parquet", settings)
+    assert_raises(ConfigError, "--captions split", rematch_run, run, tmp_path / "plan", RepairSettings(targets="image"))
+    assert command("report", run.path).code == 0 and "; targets text;" in Path("report.html").read_text()
 
 
 def test_a_fit_of_an_export_says_what_is_missing(tmp_path: Path) -> None:
