@@ -285,8 +285,8 @@ def _threshold(settings: Mapping[str, Any], result: Mapping[str, Any], outcome: 
     value = f"{outcome.threshold:.3g}{below}"
     if own is not None and abs(float(own) - outcome.threshold) > 1e-9:
         return f"{value}, given to the repair plan. The threshold of the run is {float(own):.3g}."
-    if result.get("answers"):
-        return f"{value}, by {result['answers']:,} answers."
+    if by := [f"{result[name]:,} {name}" for name in ("answers", "opinions") if result.get(name)]:
+        return f"{value}, by {' and '.join(by)}."
     if "threshold" not in settings:
         return ""
     if settings["threshold"] == "auto":

@@ -210,10 +210,9 @@ def test_captions_are_requested_and_answers_are_read(on_squares: Command) -> Non
         assert len(asked) == len(lines_of(Path("p.parquet.answers.jsonl"))) == 40
         assert on_squares(*rematch, *model, "--recaption-url", url, *asking).code == 2
     assert on_squares(*rematch, *model, "--threshold", "0", "--recaption-requests", "none.jsonl").code == 0
-    assert lines_of(Path("none.jsonl")) == []
     assert_refused(on_squares(*rematch, "--set", "max_words=3"), 2, "--recaption-requests")
     assert_refused(on_squares(*rematch, *asking), 2, "--recaption-model")
-    assert len(lines_of(Path("requests.jsonl"))) == 40
+    assert lines_of(Path("none.jsonl")) == [] and len(lines_of(Path("requests.jsonl"))) == 40
 
 
 def test_a_judge_gives_second_opinions(on_squares: Command) -> None:
@@ -226,6 +225,7 @@ def test_a_judge_gives_second_opinions(on_squares: Command) -> None:
         judge = ("--judge", f"tiny-vl@{url}")
         code, out, err = on_squares(*calibrate, *judge, "--json")
         assert code == 0 and asked[0][1] == "Bearer sk-secret", err
+        assert on_squares("report", "run").code == 0 and "by 40 opinions." in Path("report.html").read_text()
         figures = json.loads(out)
         assert figures["answers"] == 0 and figures["opinions"] == 40
         rows = [f"{i},{int(i % 4 > 0)}" for i in range(40) if i % 4 or i < 8]
