@@ -149,8 +149,7 @@ class GivenScores(GivenVectors):
         """See :meth:`GivenVectors.learn`. With labels, the share is flagged that they call mismatched."""
         if len(self.columns) == 1:
             return None
-        labels = None if self.labels is None else self._scores(pairs, self.labels)
-        scores = self._matrix(pairs)
+        scores, labels = self._matrix(pairs), None if self.labels is None else self._scores(pairs, self.labels)
         self.mixture = ScoreMixture.of(scores, labels)
         if labels is not None:
             self.flagged = float(1 - np.nanmean(self.mixture(scores)))
@@ -191,7 +190,8 @@ class GivenScores(GivenVectors):
                 f"score_column of clip-score: the data has no scores {column!r} (found: {names}); name a column of "
                 f"numbers by --column score={column} (score_columns)"
             )
-        return np.asarray(pairs.precomputed_scores[column], dtype=np.float32)
+        scores = np.asarray(pairs.precomputed_scores[column], dtype=np.float32)
+        return np.where(np.isin(np.arange(len(pairs)), list(pairs.reasons)), np.nan, scores)
 
 
 def displaced_in_vectors(pairs: Pairs) -> list[str]:
@@ -398,7 +398,7 @@ class FrozenScorer(PairScorer):
         model = self._model = self._source(self._model_name)
         if isinstance(model, FrozenPair):
             refuse_without_captions(pairs, model.name)
-        elif (learned := model.learn(pairs)) is not None:
+        elif (learned := model.learn(replace(pairs, reasons=self._unusable(pairs)))) is not None:
             self._captions = learned
         elif pairs.has_both_vectors:
             self._text_encoder, self._captions = GIVEN, "vectors of the data, both sides"
@@ -492,13 +492,16 @@ class FrozenScorer(PairScorer):
         streams &= not self._named_filters
         return FrozenRows(self) if streams and {"features", "text_features"} <= roles else None
 
+    def _unusable(self, pairs: Pairs) -> dict[int, str]:
+        """Return why pairs are quarantined, scores aside. As in a stream, there is no filter by default."""
+        return {**filter_reasons(pairs, f"none,{self.drop}"), **pairs.reasons}
+
     def _encode(self, pairs: Pairs) -> tuple[Embeddings, Embeddings, dict[int, str]]:
         model = self._model
         if isinstance(model, GivenVectors):
             images, texts = model.vectors(pairs)
             self._check_size(images)
-            filtered = filter_reasons(pairs, f"none,{self.drop}")  # as in a stream, no filter by default
-            faults = {**filtered, **model.faults(pairs), **pairs.reasons}
+            faults = {**self._unusable(pairs), **model.faults(pairs), **pairs.reasons}
             return Embeddings(images), Embeddings(texts), dict(sorted(faults.items()))
         encoders, only_vectors = Encoders(joint=model), pairs.images.kind == "features" and not pairs.images.has_encoded
         matrix = encoders.images(pairs, GIVEN if only_vectors else self.image_encoder, None)
