@@ -857,9 +857,10 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         usable = replace(embedded.pairs, reasons=embedded.quarantined)
         moves = None
         if chosen.displaced:
-            row, image, text = usable.row, usable.pair_image_group, usable.text_group
+            row, image, text = np.unique(usable.row, return_inverse=True)[1], usable.pair_image_group, usable.text_group
             if correspondence is self.correspondence_:
                 moves, away = self._displaced_of_fit()
+                moves["distance"] = row[moves["donor"]] - row[moves["pair"]]  # those that a run keeps count pairs
             else:
                 found = embedded.displaced_rows(correspondence)
                 moves, away = moves_and_misplaced(row, image, text, found, embedded.quarantined, correspondence)

@@ -16,7 +16,7 @@ from cleanpairs.commands.run import Run
 from cleanpairs.correspondence.displacement import Displacement
 from cleanpairs.estimators.frozen import displaced_in_vectors
 from cleanpairs.estimators.spaces import displaced_between_spaces
-from cleanpairs.repair.displaced import moves_and_misplaced
+from cleanpairs.repair.displaced import as_columns, from_columns, moves_and_misplaced
 from cleanpairs.repair.settings import RepairSettings
 from cleanpairs.verification.verifying import verify_path
 from tests.helpers import fit_beside, unit, vector_column, write_table
@@ -41,10 +41,8 @@ def own(plan: RepairPlan) -> np.ndarray:
 
 
 def test_every_displaced_row_gets_its_own_caption_and_an_orphan_none(tmp_path: Path) -> None:
-    data = tmp_path / "data.parquet"
-    owner = write(data)
-    model = ClipScore(text_encoder="features", device="cpu").fit(data)
-    plan = model.rematch(data)
+    owner = write(data := tmp_path / "data.parquet")
+    plan = (model := ClipScore(text_encoder="features", device="cpu").fit(data)).rematch(data)
     right, inside = own(plan), np.arange(100, 298)
     assert right[inside].mean() > 0.97 and right[np.r_[0:100, 300:400]].mean() > 0.97
     assert set(plan.table["action"].to_pylist()[298:300]) <= {"keep", "drop"}  # their captions stand elsewhere
@@ -59,8 +57,7 @@ def test_every_displaced_row_gets_its_own_caption_and_an_orphan_none(tmp_path: P
     few = surer.filter(pc.starts_with(surer["reason"], "displaced"))
     assert 0 < len(few) < len(moved) and min(few["confidence"].to_pylist()) >= 0.99
     for off in ({"displaced": False}, {"repairs": "none"}, {"targets": "image"}):
-        reasons = model.rematch(data, **off).table["reason"].to_pylist()
-        assert not any((reason or "").startswith("displaced") for reason in reasons)
+        assert not model.rematch(data, **off).summary().displaced
 
     pairs = load_pairs(data)  # the share of these rows is the least noise rate of a model that knows all pairs by heart
     model.correspondence_ = np.ones(400, np.float32)
@@ -70,6 +67,10 @@ def test_every_displaced_row_gets_its_own_caption_and_an_orphan_none(tmp_path: P
     assert abs(model.noise_rate_ - 0.5) < 0.01 and model.noise_rate_bound_ == model.noise_rate_
     assert 0.45 < model.noise_rate_interval_[0] < model.noise_rate_ == model.noise_rate_interval_[1]
 
+    model.fit(both := pairs.select(np.repeat(np.arange(400), 2)))  # two captions in each row
+    model._moves_ = from_columns(as_columns(model._moves_, 800))  # as a run keeps them
+    assert told[0] in model.rematch(both).table["reason"].to_pylist()
+
 
 @pytest.mark.parametrize("streamed_from", [0, 1_000])
 def test_the_ledger_names_the_rule_and_the_export_is_verified_and_undone(tmp_path: Path, streamed_from: int) -> None:
@@ -78,8 +79,7 @@ def test_the_ledger_names_the_rule_and_the_export_is_verified_and_undone(tmp_pat
     write(data)
     found = fit_beside(data, "text_encoder=features", method="clip-score", device="cpu")
     assert any(said in block["why"] for block in found["displaced"])
-    run = Run(tmp_path / "run")
-    y = run.scores().correspondence
+    y = (run := Run(tmp_path / "run")).scores().correspondence
     assert (y[100:298] == 0).mean() > 0.97 and y[np.r_[0:95, 305:400]].min() > 0
     assert found["flagged"] == (y < found["threshold"]).sum()
     assert run.model().noise_rate_ == found["noise_rate"] >= (y == 0).mean()
@@ -202,5 +202,4 @@ def test_displaced_rows_are_flagged_where_a_few_pairs_have_no_other_evidence(tmp
     write(tmp_path / "data.parquet", n=40, first=0, last=40, distance=1)
     result = fit_beside(tmp_path / "data.parquet", seed=0)
     assert len(result["displaced"]) == 1 and result["flagged"] == 40 and 0 < result["threshold"] <= 0.5
-    rematch_run(Run.open(tmp_path / "run"), tmp_path / "plan.parquet", RepairSettings())
-    assert "keep" not in RepairPlan.load(tmp_path / "plan.parquet").table["action"].to_pylist()
+    assert not rematch_run(Run.open(tmp_path / "run"), tmp_path / "plan.parquet", RepairSettings())[1].kept
