@@ -888,9 +888,10 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         """Return how likely the repairs of pairs are right, of which ``embed`` embeds some rows.
 
         ``fitted``: they are those of ``fit``. ``unseen``: what the scores of others tell. None where neither is so, and
-        the scores of other pairs are no probabilities.
+        the scores of other pairs are no probabilities. None where there is nothing to repair.
         """
-        if settings.repairs == "none" or not (fitted or self._knows_space or unseen is not None):
+        known = fitted or unseen is not None or self._knows_space
+        if settings.repairs == "none" or not known or not len(given.mismatched):
             return None
         threshold, matched = settings.resolved_threshold, None if unseen is None else unseen.matched
         rows = judged_pairs(given.undecided, threshold, self.random_state_)
@@ -900,8 +901,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         if not self._knows_space:
             if matched is None and self.calibration_ is None:
                 return None
-            found = self._pair_probability(embed(rows), y, threshold)
-            return repair_probability(given, settings, found, rows, matched)
+            return repair_probability(given, settings, self._pair_probability(embed(rows), y, threshold), rows, matched)
         # The vectors of the pairs to be repaired are at hand already.
         wrong, groups = np.isin(rows, given.mismatched), (given.image_group[rows], given.text_group[rows])
         if wrong.all():

@@ -279,14 +279,12 @@ def _corpus(given: PlanInput, settings: RepairSettings) -> Corpus:
 def judged_pairs(
     correspondence: np.ndarray, threshold: float, seed: int, *, most: int = 100_000, most_trusted: int = 25_000
 ) -> np.ndarray:
-    """Return the pairs (k,), rising, that the probabilities of repairs are learned from: all of up to ``most``.
+    """Return the pairs (k,), rising, that the probabilities of repairs are learned from: those with a correspondence.
 
-    Of more pairs: those to be repaired, and ``most_trusted`` trusted ones.
+    Of more than ``most`` pairs: those to be repaired, and ``most_trusted`` trusted ones.
     """
     wrong, right = np.flatnonzero(correspondence < threshold), np.flatnonzero(correspondence >= threshold)
-    if len(correspondence) <= most:
-        return np.arange(len(correspondence))
-    if len(right) > most_trusted:
+    if len(correspondence) > most and len(right) > most_trusted:
         right = np.random.default_rng(seed).choice(right, most_trusted, replace=False)
     return np.sort(np.concatenate([wrong, right]))
 

@@ -160,6 +160,7 @@ def test_streamed_plans_are_as_sure_as_those_of_memory(
     """Also where they are learned from some of the trusted pairs only, and where many pairs are to be repaired."""
     given = write(tmp_path / "other.parquet", 900, 0.4, seed=1) if other else None
     monkeypatch.setattr(scorer, "judged_pairs", partial(judged_pairs, most=most, most_trusted=400))
+    assert judged_pairs(np.array([0.1, np.nan, 0.9], np.float32), 0.5, 0).tolist() == [0, 2]  # no quarantined one
     monkeypatch.setattr(pair_probability, "NUMBERS", PairNumbers(most_exact=exact, most_held=80))
     found, plan, expected = both(large_run, given, tmp_path, displaced=False)
     assert found.repaired > 50 and "undetermined" not in str(found)
