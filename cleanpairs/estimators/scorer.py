@@ -890,7 +890,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         ``fitted``: they are those of ``fit``. ``unseen``: what the scores of others tell. None where neither is so, and
         the scores of other pairs are no probabilities. None where there is nothing to repair.
         """
-        known = fitted or unseen is not None or self._knows_space
+        known = fitted or unseen is not None or (self._knows_space and self._without_answers("noise_rate_") >= 0)
         if settings.repairs == "none" or not known or not len(given.mismatched):
             return None
         threshold, matched = settings.resolved_threshold, None if unseen is None else unseen.matched

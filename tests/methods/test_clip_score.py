@@ -69,9 +69,9 @@ def both(**more: Any) -> Pairs:
     return vectors(60, 12, dim=16, cone=0, noise=0.1, seed=0, **more)
 
 
-def many(n: int, wrong: int, seed: int = 1) -> Pairs:
+def many(n: int, wrong: int, seed: int = 1, **more: Any) -> Pairs:
     """Of one cone, with noise in all directions."""
-    return vectors(n, wrong, dim=32, cone=1, noise=0.5, seed=seed)
+    return vectors(n, wrong, dim=32, cone=1, noise=0.5, seed=seed, **more)
 
 
 def test_vectors_of_both_sides_need_no_model(tmp_path: Path) -> None:
@@ -93,8 +93,7 @@ def test_vectors_of_both_sides_need_no_model(tmp_path: Path) -> None:
 def test_the_threshold_comes_from_the_null(normalise: str, stored: int, tmp_path: Path, monkeypatch: Any) -> None:
     """Noise rate and probability, too."""
     monkeypatch.setattr(ClipScore, "_background_pairs", stored)
-    pairs = many(600, 200)
-    wrong = np.arange(600) < 200
+    pairs, wrong = many(600, 200), np.arange(600) < 200
     model = ClipScore(text_encoder="features", normalise=normalise).fit(pairs)
     assert abs(model.noise_rate_ - 1 / 3) < 0.05
     assert ((model.correspondence_ < model.threshold_) != wrong).mean() < 0.05
@@ -111,10 +110,8 @@ def test_the_threshold_comes_from_the_null(normalise: str, stored: int, tmp_path
 def test_of_new_pairs_as_many_are_flagged_as_are_wrong(normalise: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ClipScore, "_background_pairs", 500)
     model = ClipScore(text_encoder="features", normalise=normalise, random_state=0).fit(many(2000, 600))
-    flagged = model.score_pairs(many(1000, 300, seed=2)) < model.threshold_
-    wrong = np.arange(1000) < 300
-    assert flagged[wrong].mean() > 0.95 and flagged[~wrong].mean() < 0.02
-    assert abs(flagged.mean() - 0.3) < 0.015
+    flagged, wrong = model.score_pairs(many(1000, 300, seed=2)) < model.threshold_, np.arange(1000) < 300
+    assert flagged[wrong].mean() > 0.95 and flagged[~wrong].mean() < 0.02 and abs(flagged.mean() - 0.3) < 0.015
 
 
 def test_where_there_is_no_common_space_and_of_few_pairs_nothing_is_flagged() -> None:
@@ -146,6 +143,10 @@ def test_scores_and_vectors_together_repair() -> None:
     model = ClipScore(score_column="similarity", quantile=0.2).fit(pairs)
     assert np.unique(model.correspondence_).tolist() == pytest.approx([0.55, 0.65])
     assert (model.rematch(pairs, repairs="plausible").to_pandas()["action"] == "rematch_text").sum() >= 10
+    known, new = (many(600, 200, seed, precomputed_scores={"similarity": np.arange(600) / 1000}) for seed in (1, 2))
+    model.set_params(quantile=0.3).fit(known).calibrate({i: i >= 200 for i in range(0, 600, 10)})
+    assert model.rematch(known).summary().repaired > 100
+    assert "undetermined" in str(model.rematch(new).summary())  # answers are of their own pairs
 
 
 def test_what_the_data_must_bring() -> None:
