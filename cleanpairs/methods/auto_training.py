@@ -323,8 +323,9 @@ class AutoTraining(TrainingStrategy):
             Without planted pairs what is known untrained, or the papers' mixture. Where the rate is undetermined, the
             values of the untrained agreement, in the order of all scores.
         """
-        score, given = ranks(self.scores), self.known.agreement
-        weights = self.w if self.calibration is None else matched(self.calibration, score, score)
+        score, given, weights = ranks(self.scores), self.known.agreement, self.w
+        if self.calibration is not None:
+            weights = matched(self.calibration, score, score[self.judged]) * self.known.group_matched
         order = self.joined(view, own, self.w, weights, given.observed, np.zeros((2, 0), np.int64))
         order += self.rank_weight * ranks(given.observed)
         if self.calibration is not None:

@@ -175,13 +175,15 @@ def test_the_regression_beside_the_networks_retrieves_more_and_is_kept(tmp_path:
     assert_raises(ConfigError, "networks", Auto(networks=17).fit, mixed)
 
 
-def test_images_whose_captions_are_all_wrong_are_found_and_counted() -> None:
-    one = corpus(350, seed=3)
+def test_images_whose_captions_are_all_wrong_are_found_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, joined, within = corpus(350, seed=3), AutoTraining.joined, list[bool]()
     captions = [" ".join(words) for c in one.captions for a, b, d in [c.split()] for words in ((a, b), (b, d), (d, a))]
     clean = Pairs.from_arrays(captions, features=one.images.array(), image_index=np.repeat(np.arange(350), 3))
-    noise = inject_noise(clean, 0.3, per="image", seed=1)
-    model = small().fit(apply_noise(clean, noise))
+    seen = lambda of, *given: within.append((given[3] <= of.known.group_matched).all()) or joined(of, *given)  # noqa: E731
+    monkeypatch.setattr(AutoTraining, "joined", seen)
+    model = small().fit(apply_noise(clean, noise := inject_noise(clean, 0.3, per="image", seed=1)))
     low, high = model.noise_rate_interval_
+    assert within == [True, True]  # in both stages a pair weighs no more than its group
     assert low < noise.mismatched.mean() < high < noise.mismatched.mean() + 0.1
     assert roc_auc_score(~noise.mismatched, model.correspondence_) > 0.95
 
