@@ -77,7 +77,7 @@ def coco(images: list[Any], annotations: list[Any]) -> bytes:
     ("a.csv", b"image,caption\n/mnt/x/0.png,a\nC:\\y\\1.png,b\nfile:///mnt/x/2%2Epng,c\n", ["a", "b", "c"], []),
     ("a.csv", b"image,caption\n/mnt/x/0.png,a\n/mnt/y/0.png,b\n1.png,c\n", ["c"],
      ["end in the name of one file"] * 2),
-    ("a.csv", b"image_id,caption\n0,a\n1,b\n", ["a", "b"], []),
+    ("a.csv", b"image_id,caption,n\n0,a,x\n1,b,\n2,c, d,\n", ["a", "b"], ["4 fields, the header 3"]),
     ("a.jsonl", b'{"images": ["0.png", "1.png"], "text": "a"}\n{"images": ["2.png"], "text": "b"}\n'
      b'{"images": [], "text": "c"}\n', ["b"], ["holds 2 images", "there is no image"]),
     # JSON that is no list of objects

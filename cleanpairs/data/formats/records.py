@@ -184,7 +184,7 @@ def _header(path: str, encoding: str | None) -> _Head:
 
 def _iter_csv(path: str, encoding: str | None, head: _Head) -> Iterator[Record]:
     """The rows below the header. Empty lines are no rows."""
-    names, delimiter = head.names, head.delimiter
+    names, delimiter, width = head.names, head.delimiter, len(head.names)
     csv.field_size_limit(max(csv.field_size_limit(), MAX_FIELD))  # of the process. Its default is 128 KiB
     quoted = delimiter in ",;" or _is_quoted(path, encoding, head)
     with _opened_text(path, encoding) as file:
@@ -193,6 +193,7 @@ def _iter_csv(path: str, encoding: str | None, head: _Head) -> Iterator[Record]:
         for _ in range(head.lines):
             next(reader)
         before: list[str] = []  # the last row of one line
+        padded: bool | None = None  # whether the first row ends in more separators than the header
         while True:
             line = reader.line_num + 1
             try:
@@ -212,12 +213,11 @@ def _iter_csv(path: str, encoding: str | None, head: _Head) -> Iterator[Record]:
                 return
             if not fields:
                 continue
-            fault = None
-            while len(fields) > len(names) and not fields[-1]:
-                fields.pop()  # separators at the end of a line
-            if len(fields) != len(names):
-                fault = f"line {line} has {len(fields)} fields, the header {len(names)}"
-            if reader.line_num > line and _holds_rows(fields, before or fields[: len(names)], delimiter):
+            padded = len(fields) > width if padded is None else padded
+            while padded and len(fields) > width and not fields[-1]:
+                fields.pop()  # separators at the end of each line. In one line alone a comma in a text is likelier
+            fault = None if len(fields) == width else f"line {line} has {len(fields)} fields, the header {width}"
+            if reader.line_num > line and _holds_rows(fields, before or fields[:width], delimiter):
                 raise _run_on(path, line, reader.line_num)
             if any(not field.isascii() and _NOT_UTF8.search(field) for field in fields):
                 fault = fault or f"line {line} is not {encoding or f'UTF-8; the file may be {_likely_encoding(path)}'}"
