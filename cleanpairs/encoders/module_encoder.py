@@ -26,7 +26,8 @@ class ModuleEncoder(FrozenImages):
     """A module in evaluation mode that turns pixels (B, 3, H, W) into vectors (B, D) or regions (B, R, D).
 
     RGB images become pixels by ``prepare``, or by :func:`IMAGENET` when None. The ``fingerprint`` is a SHA-256 over its
-    class, its weights, and ``prepare`` by its fields, or its name if a function.
+    class, its weights, and ``prepare`` by its fields, or its name if a function. In the ``cache_key`` are also the
+    pixels that it makes of two images.
 
     Raises ConfigError: the module returns something else.
     """
@@ -40,7 +41,8 @@ class ModuleEncoder(FrozenImages):
         self.transform, self.prepare = (prepare, None) if isinstance(prepare, ImageTransform) else whole
         try:
             with torch.inference_mode():
-                probe = self.vectors(prepare([Image.new("RGB", (256, 256), c) for c in ("white", "black")])).cpu()
+                pixels = prepare([ramp("L").convert("RGB") for ramp in (Image.linear_gradient, Image.radial_gradient)])
+                probe = self.vectors(pixels).cpu()
             self.shape = tuple(probe.shape[1:])
         except (RuntimeError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise ConfigError(f"image_encoder {self.name} fails on images, check its transform: {error}") from error
@@ -51,10 +53,11 @@ class ModuleEncoder(FrozenImages):
             )
         how = repr(prepare) if self.prepare is None else getattr(prepare, "__qualname__", type(prepare).__qualname__)
         digest = hashlib.sha256(f"{type(module).__module__}.{self.name}{self.shape}{how}".encode())
-        for name, value in module.state_dict().items():
+        for name, value in (*module.state_dict().items(), ("pixels", pixels)):
+            self.fingerprint = digest.hexdigest()  # in the end without the pixels, which a release of Pillow may change
             digest.update(f"{name}{value.dtype}{tuple(value.shape)}".encode())
             digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-        self.fingerprint = digest.hexdigest()
+        self.cache_key = digest.hexdigest()
 
     def vectors(self, x: Tensor) -> Tensor:
         """Features (n, *shape) of n images' pixels by ``prepare``. ConfigError: they have another shape."""

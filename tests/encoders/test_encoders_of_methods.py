@@ -21,6 +21,7 @@ from cleanpairs.encoders.efficientnet_lite import EfficientNetLite0, weights_pat
 from cleanpairs.encoders.module_encoder import ModuleEncoder
 from cleanpairs.encoders.pretrained import PretrainedCLIP
 from cleanpairs.encoders.sentences import SentenceEncoder
+from cleanpairs.features import encoded_matrix
 from tests.encoders.conftest import edit, made, save_bert
 from tests.helpers import StopAt, assert_raises, reloaded, sized, write_table
 
@@ -267,16 +268,13 @@ def test_any_module_as_image_encoder(colored: Path, tmp_path: Path, flat: bool) 
     model = tiny(CRCL, image_encoder=module, dim=32, dim_word=16, epochs=15, lr=6e-3).fit(pairs)
     assert module.training and not module.pool.training and module.scale.requires_grad  # as it was given
     assert model.evaluate(pairs).rsum > 200 and list(model.quarantined_) == [60]
-    scores = model.score_pairs(pairs)
     model.save_pretrained(tmp_path / "model")
     assert_raises(ConfigError, "give it again", CRCL.from_pretrained, tmp_path / "model")
     again = CRCL.from_pretrained(tmp_path / "model", image_encoder=Means(flat=flat))
-    np.testing.assert_array_equal(again.score_pairs(pairs), scores)
-    other = Means(flat=flat)
-    nn.init.constant_(other.scale, 2.0)
-    assert_raises(ConfigError, "give it again", CRCL.from_pretrained, tmp_path / "model", image_encoder=other)
-    with pytest.raises(ConfigError, match="give it again"):
-        CRCL.from_pretrained(tmp_path / "model", image_encoder=module, image_transform=small)
+    np.testing.assert_array_equal(again.score_pairs(pairs), model.score_pairs(pairs))
+    nn.init.constant_((other := Means(flat=flat)).scale, 2.0)
+    for given in ({"image_encoder": other}, {"image_encoder": module, "image_transform": small}):
+        assert_raises(ConfigError, "give it again", CRCL.from_pretrained, tmp_path / "model", **given)
 
 
 def small(images: Any) -> Tensor:
@@ -288,6 +286,8 @@ def test_a_module_with_a_transform_of_its_own(colored: Path) -> None:
     pairs = load_pairs(colored).select(np.arange(30))
     model = tiny(CRCL, image_encoder=Means(), image_transform=small, dim=8, dim_word=4).fit(pairs)
     assert model.encode_images(np.zeros((2, 3, 20, 20), np.uint8)).shape == (2, 8)
+    once, twice = (ModuleEncoder(Means(), lambda images, k=k: k * small(images)) for k in (1, 2))  # of one name
+    np.testing.assert_allclose(encoded_matrix(pairs, twice).array, 2 * encoded_matrix(pairs, once).array)
     whole = [np.full((3, 20, 30), 255, np.uint8), np.zeros((3, 9, 8), np.uint8)]  # as workers send them
     assert ModuleEncoder(Means(flat=True), small).encode_pixels(whole).mean(axis=1).tolist() == [1.0, 0.0]
     images = [Image.new("RGB", (9, 9))] * 3
