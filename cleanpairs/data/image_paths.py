@@ -57,9 +57,9 @@ def find_root(paths: Sequence[Any], file: Path, given: str | None, also: Sequenc
         folders = [p for p in [*(file.parent / name for name in usual), *also] if p.is_dir()]
         siblings = sorted(p for p in file.parent.glob("[!.]*") if p.is_dir() and p not in folders) if first else []
     for folder in folders:
-        if not first or any(_exists(path, folder, file.parent) for path in first):
+        if not first or any(image_exists(path, folder, file.parent) for path in first):
             return str(folder)
-    counts = Counter({folder: sum(_exists(path, folder) for path in first) for folder in siblings})
+    counts = Counter({folder: sum(image_exists(path, folder) for path in first) for folder in siblings})
     best = [folder for folder, count in counts.items() if count and count == max(counts.values())]
     if len(best) == 1:
         return str(best[0])
@@ -70,7 +70,7 @@ def find_root(paths: Sequence[Any], file: Path, given: str | None, also: Sequenc
     elif links := _link_remedy(first[0], folders[0]):
         remedy = links
     else:
-        above = [p for p in (Path.cwd(), *file.parent.parents) if _exists(first[0], p)]
+        above = [p for p in (Path.cwd(), *file.parent.parents) if image_exists(first[0], p)]
         remedy = f"name their folder with --image-root{f' {quote(str(above[0]))}' if above else ''}"
     raise DataError(
         f"none of the first {len(first)} images that {file} names is in {folders[0]} (the first: "
@@ -78,7 +78,8 @@ def find_root(paths: Sequence[Any], file: Path, given: str | None, also: Sequenc
     )
 
 
-def _exists(path: str, folder: Path, table_folder: Path | None = None) -> bool:
+def image_exists(path: str, folder: Path, table_folder: Path | None = None) -> bool:
+    """Whether ``path`` holds an image, or names a file, as of :func:`cleanpairs.data.images.resolve_path`."""
     with suppress(DataError, OSError):
         return embedded(path) is not None or resolve_path(path, folder, table_folder).is_file()
     return False

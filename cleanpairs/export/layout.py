@@ -12,10 +12,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cleanpairs.core import OutputError
+from cleanpairs.core import ConfigError, OutputError
 from cleanpairs.data import Source, iter_tables
 from cleanpairs.data.columns import is_text, score_columns
-from cleanpairs.data.images import rows_by_file
+from cleanpairs.data.image_paths import image_exists
+from cleanpairs.data.images import image_cells, named_file, rows_by_file
 from cleanpairs.ops.columns import (
     as_schema,
     decoded_type,
@@ -142,13 +143,8 @@ class Layout:
 
     @cached_property
     def _added(self) -> dict[str, pa.DataType]:
-        added = {
-            "correspondence": pa.float32(),
-            "action": pa.string(),
-            "original_caption": pa.string(),
-            "source_key": pa.string(),
-            "repair_score": pa.float32(),
-        }
+        added = {"correspondence": pa.float32(), "action": pa.string(), "original_caption": pa.string()}
+        added |= {"source_key": pa.string(), "repair_score": pa.float32()}
         added |= {"sample_weight": pa.float32()} if self.weighted else {}
         return added | ({"all_captions": CAPTIONS} if self.all_captions else {})
 
@@ -187,10 +183,21 @@ class Layout:
         return None if root is None else Path(root)
 
     def names_files(self, out: pa.Table) -> bool:
-        """Whether cleaned rows hold the path of an image without its bytes."""
-        name = self.out_columns.get("image")
-        if name not in out.column_names or not is_image_struct(out.schema.field(name).type):
-            return name in out.column_names and is_text(out.schema.field(name).type)
+        """Whether cleaned rows hold the path of an image without its bytes.
+
+        Raises ConfigError: such paths are relative to several folders, so that one of them may mean several images.
+        """
+        if (name := self.out_columns.get("image")) not in out.column_names:
+            return False
+        if "features" not in self.source.columns and len({Path(path).parent for path in self.source.paths}) > 1:
+            named = filter(None, map(named_file, image_cells(one_array(out[name]))))
+            if not all(self.image_root and image_exists(path, self.image_root) for path in named):
+                raise ConfigError(
+                    "the input's files lie in several folders, and each names images in its own: export one folder "
+                    "after another, or write the paths relative to one folder, and name that with --image-root"
+                )
+        if not is_image_struct(out.schema.field(name).type):
+            return is_text(out.schema.field(name).type)
         encoded, path = (pc.is_valid(pc.struct_field(out[name], part)) for part in ("bytes", "path"))
         return bool(pc.any(pc.and_not(path, encoded)).as_py())
 

@@ -40,14 +40,8 @@ def image_suffix(data: bytes) -> str:
         return "webp"
     if data[4:12] in (b"ftypavif", b"ftypavis"):
         return "avif"
-    begins = {
-        b"\xff\xd8\xff": "jpg",
-        b"\x89PNG": "png",
-        b"GIF8": "gif",
-        b"BM": "bmp",
-        b"II*\x00": "tif",
-        b"MM\x00*": "tif",
-    }
+    begins = {b"\xff\xd8\xff": "jpg", b"\x89PNG": "png", b"GIF8": "gif", b"BM": "bmp"}
+    begins |= {b"II*\x00": "tif", b"MM\x00*": "tif"}
     return next((suffix for magic, suffix in begins.items() if data.startswith(magic)), "img")
 
 

@@ -56,8 +56,7 @@ def test_outputs_and_settings_that_do_not_go_together(make_pairs: Any, make_plan
 @pytest.mark.parametrize("n", [0, 1, 2])
 @pytest.mark.parametrize("name", list(FORMATS))
 def test_few_rows(name: str, n: int, make_pairs: Any, make_plan: Any, tmp_path: Path) -> None:
-    pairs = make_pairs(n, struct=True)
-    out = tmp_path / named("out", name)
+    pairs, out = make_pairs(n, struct=True), tmp_path / named("out", name)
     assert export_pairs(pairs, make_plan(pairs), out, format=name).rows == n == FORMATS.load(name).count(out)
     if name not in ("uids", "csv"):  # of a CSV the images lie elsewhere
         assert load_pairs(out).captions == pairs.captions
@@ -72,9 +71,8 @@ def test_a_directory_of_somebody_else(name: str, make_pairs: Any, make_plan: Any
     assert_raises(OutputExistsError, r"no photos\.manifest\.json next to it", export)
     (out / "holiday.jpg").write_bytes(b"theirs")
     assert_raises(OutputExistsError, r"'holiday\.jpg', which is no part of what would be written", export)
-    assert sorted(p.name for p in out.iterdir()) == ["00000.tar", "holiday.jpg"]
-    for file in out.iterdir():
-        file.unlink()
+    for file in ("00000.tar", "holiday.jpg"):  # both are there still
+        (out / file).unlink()
     export()  # an empty one is nobody's
     export()
     (out / "notes.txt").write_text("mine")
@@ -94,15 +92,13 @@ def test_what_is_read_exports_again(name: str, make_pairs: Any, make_plan: Any, 
         summary = export_pairs(again, make_plan(again, ["keep"] * 5 + ["drop"]), tmp_path / kind, format=kind)
         assert (summary.rows, summary.dropped) == (5, 1)
         assert load_pairs(tmp_path / kind).captions == whole.captions[:5]
-    restore_export(tmp_path / "datasets", tmp_path / "back.parquet")
-    assert load_pairs(tmp_path / "back.parquet").captions == again.captions
+    assert load_pairs(restore_export(tmp_path / "datasets", tmp_path / "b.parquet").path).captions == again.captions
     assert "cleanpairs restore" in (tmp_path / "datasets" / "README.md").read_text()
 
 
 def test_a_full_folder_for_temporary_files_is_named() -> None:
-    batches = iter([pa.record_batch({"image": [b"x" * 1000] * 100})])
-    with pytest.raises(OutputError, match=r"temporary file /dev/full .*No space left.*TMPDIR"):
-        StoredRows.collect(Path("/dev/full"), batches, np.arange(100))
+    given = Path("/dev/full"), iter([pa.record_batch({"image": [b"x" * 1000] * 100})]), np.arange(100)
+    assert_raises(OutputError, r"temporary file /dev/full .*No space left.*TMPDIR", StoredRows.collect, *given)
 
 
 def parts(names: str, kind: pa.DataType) -> pa.Array:
@@ -157,14 +153,18 @@ def test_columns_are_told_from_the_parts_of_a_struct_of_that_name(tmp_path: Path
 
 
 def test_categories_of_image_paths_are_lent_like_paths(tmp_path: Path, make_plan: Any) -> None:
-    write_pictures(tmp_path, [f"{i}.png" for i in range(6)])
-    halves = (pa.array([f"{i}.png" for i in some]) for some in ([0, 1, 2], [3, 4, 5]))
-    paths = pa.chunked_array([half.dictionary_encode() for half in halves])
+    names = [f"{i}.png" for i in range(6)]
+    paths = pa.chunked_array([pa.array(half).dictionary_encode() for half in (names[:3], names[3:])])
     table = pa.table({"image": paths, "caption": [f"text {i}" for i in range(6)]})
-    pairs = load_pairs(write_table(tmp_path / "in.parquet", table, row_group_size=3), reader="parquet")
+    for below in ("a", "b"):  # each folder names images of its own
+        write_table(write_pictures(tmp_path / "in" / below, names) / "in.parquet", table)
+    for root in (None, tmp_path / "in"):
+        several = load_pairs(tmp_path / "in", image_root=root)
+        assert_raises(ConfigError, "in several folders", export_pairs, several, plan_of(several), tmp_path / "o.pq")
+    data = write_table(write_pictures(tmp_path, names) / "in.parquet", table, row_group_size=3)
+    pairs = load_pairs(data, reader="parquet")
     plan = plan_of(pairs, ["rematch_image", "keep", "rematch_image", *["keep"] * 3], [4, None, 1, None, None, None])
-    export_pairs(pairs, plan, tmp_path / "out" / "out.parquet")
-    out = pq.read_table(tmp_path / "out" / "out.parquet")
+    out = pq.read_table(export_pairs(pairs, plan, tmp_path / "out" / "out.parquet").files["out"])
     assert out["image"].to_pylist() == [f"{i}.png" for i in (4, 1, 1, 3, 4, 5)]
     assert out.schema.field("image").type == paths.type
 
