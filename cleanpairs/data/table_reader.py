@@ -34,7 +34,7 @@ from cleanpairs.data.parquet_io import (
 )
 from cleanpairs.data.rows import RowBatch, Rows, Shape, convert, row_numbers, texts_of, vector_shape, with_row_faults
 from cleanpairs.data.source import Source, cache_folder, fingerprint_of
-from cleanpairs.data.text import NOT_FINITE, text_groups
+from cleanpairs.data.text import text_groups
 from cleanpairs.ops.columns import is_list, numbered
 from cleanpairs.ops.mapped import mapped_array, release
 
@@ -170,8 +170,8 @@ class TableReader(ABC):
         encoded, mapped = self.encoded(source), self.mapped(source)
         if mapped:
             pairs = load_rows(self.iter_rows(source), source, encoded, *mapped)
-            # Rows that are not finite become zeros, which takes a copy.
-            if not any(why.endswith(NOT_FINITE) for why in pairs.reasons.values()):
+            # Rows that are not finite become zeros, which takes a copy. Their reason may be another one.
+            if all((abs(array[pairs.row[list(pairs.reasons)]]) <= np.finfo(np.float32).max).all() for array in mapped):
                 return pairs
         return load_rows(self.iter_rows(source), source, encoded)
 
