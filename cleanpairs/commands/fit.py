@@ -6,7 +6,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from cleanpairs.core.progress import CurrentProgress
 from cleanpairs.core.recipe import DataOptions, Recipe, parse_yaml, read_yaml
 from cleanpairs.correspondence.calibration import rate_in_words
 from cleanpairs.correspondence.displacement import in_words
-from cleanpairs.data import Pairs, Source, check_recorded, load_pairs, open_recorded, open_source, remember_user_path
+from cleanpairs.data import Pairs, Source, load_pairs, open_source
 from cleanpairs.data.atomic import staged_file, write_whole
 from cleanpairs.data.filters import FILTERS, PREFIX, chosen_filters
 from cleanpairs.data.formats.vectors import splits_of
@@ -30,6 +30,7 @@ from cleanpairs.data.guard import data_inputs, refuse_inputs, same_file
 from cleanpairs.data.inspection import grouped
 from cleanpairs.data.locks import output_lock
 from cleanpairs.data.readers import options_for_others, reader_of
+from cleanpairs.data.recorded import check_recorded, good_anywhere, open_recorded, remember_user_path
 from cleanpairs.data.text import visible
 from cleanpairs.estimators import PairCleaner, PairScorer
 from cleanpairs.estimators.encoders import GIVEN, text_encoder_for
@@ -126,12 +127,13 @@ def fit_run(
     Of several processes (torchrun) all train, and the first one alone writes and reports. The others return nothing.
     """
     estimator: PairScorer = recipe.estimator()
+    noted = replace(recipe, data=DataOptions(**good_anywhere(vars(recipe.data))))
     estimator.validate()
     with distributed.process_group(estimator._resolved_device()), ExitStack() as resources:
         named = out or recipe.output.out or (LATEST if resume else "")
         if resume:
             Run.check_resumable(named)
-            _refuse_other_settings(Run(Path(named)), recipe)
+            _refuse_other_settings(Run(Path(named)), noted)
         given = _input(recipe, estimator, backbone_named, streamed_from)
         if distributed.rank() > 0:
             if not (shared := str(distributed.of_first(""))):
@@ -154,7 +156,7 @@ def fit_run(
             made = str(run.path.absolute())
         finally:
             distributed.of_first(made)
-        return _fit(run, recipe, estimator, given, resume)
+        return _fit(run, noted, estimator, given, resume)
 
 
 def _refuse_other_settings(run: Run, recipe: Recipe) -> None:
@@ -178,10 +180,7 @@ def check_stored(recipe: Recipe, run: str | Path) -> None:
 
 
 def _options(data: DataOptions) -> dict[str, Any]:
-    values = {f.name: getattr(data, f.name) for f in fields(data) if f.name not in ("train", "val")}
-    for name in ("text_vectors", "captions"):  # files by paths that are good in any folder, else a column
-        if str(values[name]).endswith((".npy", ".txt", ".parquet")) and "://" not in values[name]:
-            values[name] = str(Path(values[name]).absolute())
+    values = good_anywhere({f.name: getattr(data, f.name) for f in fields(data) if f.name not in ("train", "val")})
     return {name: value for name, value in values.items() if value is not None and value is not False}
 
 
@@ -235,13 +234,9 @@ def _fit(run: Run, recipe: Recipe, estimator: PairScorer, given: FitInput, resum
         scored = _train(run, recipe, estimator, given, resume, info)
         result = _write_results(run, estimator, pairs, scored)
         result["val_seen"] = None if given.val is None else given.val.seen_in(pairs, "validation")
-    ended = {
-        "status": "complete",
-        "seed": estimator.random_state_,
-        "ended": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        "result": result,
-    }
-    run.write_info({**info, **ended, "files": run.hashes()})  # `cleanpairs verify` holds the files to these
+    ended = {"status": "complete", "seed": estimator.random_state_, "ended": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
+    files = run.hashes()  # `cleanpairs verify` holds the files to these
+    run.write_info({**info, **ended, "result": result, "files": files})
     run.forget_replaced()
     run.take_answers()
     return run.result
@@ -298,7 +293,6 @@ def _train(
 
 def _about(recipe: Recipe, estimator: PairScorer, source: Source, pairs: int) -> dict[str, Any]:
     """Return run.json of a fit that begins."""
-    data = str(recipe.data.train)
     return {
         "status": "running",
         "method": recipe.method,
@@ -309,7 +303,7 @@ def _about(recipe: Recipe, estimator: PairScorer, source: Source, pairs: int) ->
         "precision": estimator._resolved_precision() if isinstance(estimator, PairCleaner) else None,
         "processes": distributed.world_size(),
         "input": {
-            "data": data if "://" in data else str(Path(data).absolute()),
+            "data": recipe.data.train,
             "options": _options(recipe.data),
             "fingerprint": source.fingerprint,
             "kind": source.kind,

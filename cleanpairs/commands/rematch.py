@@ -20,8 +20,9 @@ import pyarrow as pa
 from cleanpairs.commands.run import Run, Scores
 from cleanpairs.commands.score import roles_of, threshold_of_rows
 from cleanpairs.core import ConfigError, CurrentProgress, OutputExistsError, RefusedError, check_number
-from cleanpairs.data import Pairs, Source, load_source, open_source, remember_user_path, staged_file
+from cleanpairs.data import Pairs, Source, load_source, open_source, staged_file
 from cleanpairs.data.readers import iter_tables, load_some, reader_of
+from cleanpairs.data.recorded import good_anywhere, remember_user_path
 from cleanpairs.engine import Engine, make_engine
 from cleanpairs.engine.queries import EngineSearch
 from cleanpairs.estimators import PairScorer
@@ -109,7 +110,7 @@ def rematch_run(
     source, read = run.open_input() if data is None else open_source(data, **columns), None
     if data is not None:
         remember_user_path(data, columns)
-        read = {"data": str(data) if "://" in str(data) else str(Path(data).absolute()), "columns": columns}
+        read = {**good_anywhere({"data": data}), "columns": good_anywhere(columns)}
     planning = Planning(run, source, settings or RepairSettings(), folder, engine, read)
     many = out.suffix != ".csv" and source.n_rows >= streamed_from and recaption is None
     scorer = planning.row_scorer() if many else None

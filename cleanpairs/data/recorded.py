@@ -32,13 +32,21 @@ def remember_user_path(data: str | Path, options: Mapping[str, Any] | None = Non
             write_whole(note, json.dumps([str(data), dict(options or {})], default=str) + "\n")
 
 
+def good_anywhere(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of an input as files record them: paths are absolute, as other commands have other directories."""
+    arrays: Any = (".npy", ".txt", ".parquet")  # else it is a column
+    ends = {"train": "", "val": "", "data": "", "image_root": "", "text_vectors": arrays, "captions": arrays}
+    paths = {n: str(v) for n, v in options.items() if v and n in ends and str(v).endswith(ends[n])}
+    return {**options, **{name: str(Path(path).absolute()) for name, path in paths.items() if "://" not in path}}
+
+
 def _note(data: str, options: Mapping[str, Any]) -> Path:
     root = options.get("image_root")
     what = [
         data if "://" in data else os.path.abspath(data),
         None if root is None else os.path.abspath(root),
         bool(options.get("allow_urls")),
-        *(str(name) for name in _files(options)),
+        *(str(name) for name in _files(good_anywhere(options))),
     ]
     return cache_dir() / "named" / hashlib.sha256(json.dumps(what).encode()).hexdigest()[:32]
 

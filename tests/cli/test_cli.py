@@ -233,8 +233,8 @@ def test_corrupt_then_fit_knows_nothing_of_the_truth(command: Command) -> None:
 
 def test_a_resumed_run_is_the_uninterrupted_one(command: Command, output_of: Any, data: Path, monkeypatch: Any) -> None:
     """Ctrl-C in the first stage, and a terminal that is closed in the second one."""
-    run, long, write = Path("stopped"), [*SMALL, "--set", "epochs=4"], Run.write_metrics
-    fit, resume = ["fit", data, "--out", run, *long], ("fit", "--resume", "--out", run)
+    run, long, write = data.parent / "stopped", [*SMALL, "--set", "epochs=4"], Run.write_metrics
+    fit, resume = ["fit", data.name, "--out", run, *long], ("fit", "--resume", "--out", run)
     for number, at, again in ((signal.SIGINT, 1, []), (signal.SIGHUP, 5, ["--resume"])):
 
         def noted(run: Run, history: list[Any], at: int = at, number: int = number) -> None:
@@ -245,10 +245,11 @@ def test_a_resumed_run_is_the_uninterrupted_one(command: Command, output_of: Any
         with monkeypatch.context() as patch:
             patch.setattr(Run, "write_metrics", noted)
             done = command(*fit, *again, "--json")
-        assert_refused(done, 128 + number, "state is saved", "cleanpairs fit --resume --out stopped")
+        assert_refused(done, 128 + number, "state is saved", f"cleanpairs fit --resume --out {run}")
         assert not done.out.strip() and (run / "checkpoints" / "last.safetensors").exists()
         assert (Run(run).info["status"], len(Run(run).metrics())) == ("interrupted", at)
-    assert_refused(command("export", "stopped", "--repaired", "o.parquet"), 3, "--resume")  # it says how to go on
+    monkeypatch.chdir("runs")  # any directory will do
+    assert_refused(command("export", run, "--repaired", "o.parquet"), 3, "--resume")  # it says how to go on
     assert_refused(command(*resume, "--set", "lr=0.5"), 3, "other data or settings")
     assert len(output_of(*resume, "--json").splitlines()) == 1
     assert command("fit", data, "--out", "whole", "--quiet", *long).code == 0

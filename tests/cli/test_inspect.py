@@ -250,19 +250,20 @@ def test_the_data_is_no_validation_and_data_without_a_pair_is_named(in_process: 
     assert_refused(done, 2, "is the training data", "the dev split is read then")
 
 
-def test_validation_pairs_are_read_as_the_data_is(output_of: Any, folder: Path) -> None:
+def test_validation_pairs_are_read_as_the_data_is(output_of: Any, folder: Path, monkeypatch: Any) -> None:
+    """The run of a fit with relative paths is good in other directories."""
     (folder / "tables").mkdir()
-    train, val = folder / "tables" / "train.csv", folder / "tables" / "val.tsv"
+    monkeypatch.chdir(folder)
+    train, val = Path("tables/train.csv"), Path("tables/val.tsv")
     rows = [f"{i % 4}.jpg,一条狗在雪地里 {i}" for i in range(32)]
     train.write_bytes("\n".join(["file,words,name", *(f"{row},{i}" for i, row in enumerate(rows))]).encode("gb18030"))
     val.write_bytes("\n".join(["file,words", *rows[:4]]).replace(",", "\t").encode("gb18030"))
-    options = ["--image-root", folder, "--column", "image=file", "--column", "text=words", "--column", "key=name"]
-    options += [*"--set data.encoding=gb18030 --set data.reader=folder --val".split(), val, "--json", "--out"]
-    small = "--set epochs=1 --set dim=8 --set dim_word=8 --set image_size=32 --set backbone=mlp".split()
-    fitted = [*small, "--method", "infonce", "--set", "require_dependence=false"]
-    found = json.loads(output_of("fit", train, *fitted, *options, folder.parent / "run"))
+    small = "--set epochs=1 --set dim=8 --set dim_word=8 --set image_size=32 --set backbone=mlp --json "
+    small += "--image-root . --column image=file --column text=words --column key=name "
+    options = [*f"infonce {small} --set data.encoding=gb18030 --set data.reader=folder --val".split(), val, "--out"]
+    found = json.loads(output_of("fit", train, "--set", "require_dependence=false", "--method", *options, "../run"))
     assert found["val_rsum"] > 0 and found["val_seen"] == "4 of 4 validation pairs show an image of the training data"
-    argv = [*small, "--methods", "infonce", "--noise", 1, "--seeds", 1]
-    found = json.loads(output_of("bench", train, *argv, *options, folder.parent / "bench"))
-    assert found["rows"][0]["val_rsum"] > 0
-    assert "4 of 4 val pairs show an image of the training data" in found["notes"]
+    found = json.loads(output_of("bench", train, "--noise", 1, "--seeds", 1, "--methods", *options, "../bench"))
+    assert found["rows"][0]["val_rsum"] > 0 and "4 of 4 val pairs show an image of the training data" in found["notes"]
+    monkeypatch.chdir("..")
+    assert "32 pairs in" in output_of("export", "run", "--out", "out.parquet")
