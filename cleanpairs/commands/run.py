@@ -45,13 +45,8 @@ if TYPE_CHECKING:
 PLAN, ANSWERS, OPINIONS = "plan.parquet", "review/decisions.jsonl", "review/opinions.json"
 LATEST = Path("runs/latest")
 SCORES_SCHEMA = pa.schema(
-    [
-        ("pair_id", pa.int64()),
-        ("key", pa.string()),
-        ("correspondence", pa.float32()),
-        ("is_mismatch", pa.bool_()),
-        ("reason", pa.string()),
-    ]
+    {"pair_id": pa.int64(), "key": pa.string(), "correspondence": pa.float32(), "is_mismatch": pa.bool_()}
+    | {"reason": pa.string()}
 )
 WHY = pa.field("why", pa.string())  # behind the others, in the scores of a fit, before those of displaced rows
 
@@ -322,14 +317,15 @@ class Run:
 
     def take_answers(self) -> None:
         """Take over the answers about the same data that other runs in the same folder have."""
-        of, labels = self.info["input"], dict[int, bool | None]()
-        for file in sorted(self.path.parent.glob(f"*/{ANSWERS}"), key=lambda file: file.stat().st_mtime):
+        of, answers = self.info["input"], list[tuple[str, int, bool | None]]()
+        for file in sorted(self.path.parent.glob(f"*/{ANSWERS}")):
             with suppress(DataError, OutputError), closing(DecisionLog(file, of["fingerprint"], of["pairs"])) as log:
-                labels |= log.labels()
-        if labels:
+                answers += [(getattr(log.of(i, True), "time", ""), i, label) for i, label in log.labels().items()]
+        if answers:
             y = self.fitted_scores().correspondence  # other filters may quarantine other pairs
+            answers.sort(key=lambda answer: answer[0])  # the last one about a pair counts, in whatever run
             with closing(self.decision_log(len(y))) as log:
-                log.label({i: label for i, label in labels.items() if np.isfinite(y[i])})
+                log.label({i: label for _, i, label in answers if np.isfinite(y[i])})
 
     def answered(self, scores: Scores | None = None) -> "Answered | None":
         """Calibrate the ``scores`` of the fit, read if None, by people's answers and a judge's opinions.

@@ -237,11 +237,12 @@ def test_answers_of_a_csv_count_now_and_in_a_new_fit(command: Command, output_of
     assert_raises(RefusedError, "no probabilities of their data", limit, max_wrong=0.5, correspondence=other)
     assert limit(keep=0.5, correspondence=other).kept >= N // 2
     fit = "--method infonce --epochs 1 --batch-size 16 --drop caption_length=14 --out other --json".split()
-    told = json.loads(output_of("fit", opened.info["input"]["data"], *fit))
-    assert 20 < told["answers"] == len(Run.open("other").decision_log(N).labels()) < 46  # of no quarantined pair
+    of, old = opened.info["input"], {"name": "1", "pairs": [20], "action": "drop", "drawn": True, "time": "1999"}
+    DecisionLog("z/review/decisions.jsonl", of["fingerprint"], N)._append(old)  # in the newest file
+    told, labels = json.loads(output_of("fit", of["data"], *fit)), Run.open("other").decision_log(N).labels()
+    assert 20 < told["answers"] == len(labels) < 46 and labels[20]  # of no quarantined pair, and the last about each
     Path("answers.csv").write_text("pair_id,matched\n96,1")
-    assert command(*calibrate).code == 3
-    assert command("review", run, "--calibrate", "--write", TRUST).code == 2
+    assert command(*calibrate).code == 3 and command("review", run, "--calibrate", "--write", TRUST).code == 2
     assert command("review", run, "--labels", "answers.csv", TRUST).code == 2
 
 
