@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
-from cleanpairs.cli.options import PathsCommand, Reads, Writes, existing_run, option, run_argument
+from cleanpairs.cli.options import PathsCommand, Reads, Writes, existing_run, option, run_argument, splitting
 from cleanpairs.cli.terminal import echo, print_result, safe
 from cleanpairs.core import first_few, percent, read_json, reading
 from cleanpairs.core.errors import ConfigError, DataError, MissingInputError, RefusedError
@@ -192,7 +192,7 @@ def report(run: str | None, out: str, truth: str | None, **options: Any) -> None
         title=f"{chosen.info['method']} on {name}",
         settings=_settings(chosen),
         truth=pairs.true_mismatch if truth is None else load_truth(truth, pairs),
-        next_steps=_next_steps(chosen, parameters["calibration"], saved),
+        next_steps=_next_steps(chosen, parameters["calibration"], pairs, saved),
         slice_by=[name.strip() for name in (options["slice_by"] or "").split(",") if name.strip()],
         audit_result=_audit_result(chosen),
         count=options["count"],
@@ -213,7 +213,7 @@ def _settings(run: Any) -> dict[str, Any]:
     return settings
 
 
-def _next_steps(run: Any, calibration: Any, plan: Any) -> list[tuple[str, str]]:
+def _next_steps(run: Any, calibration: Any, pairs: Any, plan: Any) -> list[tuple[str, str]]:
     from cleanpairs.commands.run import PLAN
     from cleanpairs.estimators.cut import cut_at
     from cleanpairs.repair.plan import as_written
@@ -230,6 +230,7 @@ def _next_steps(run: Any, calibration: Any, plan: Any) -> list[tuple[str, str]]:
         as_planned &= limits == (run.result.get("threshold"), usual.min_repair_score)
         if not as_planned or as_written(run.path / PLAN) is None:
             as_shown = f"cleanpairs export --plan {quote(str(path / PLAN))} --out out.parquet"
+        as_shown += splitting(pairs, plan)
     steps = [("Write the kept and the repaired pairs", as_shown)]
     y = run.scores().correspondence
     y = y[y == y]

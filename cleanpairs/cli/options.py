@@ -262,6 +262,11 @@ def reading_as_in_the_fit(run: Any, data: str, chosen: dict[str, Any]) -> dict[s
     return columns | chosen
 
 
+def splitting(pairs: Any, plan: Any) -> str:
+    """Return the option without which an export drops the pairs of lists of captions that a plan gives new images."""
+    return " --captions split" * (pairs.source.explicit_lists and plan.settings.get("targets", "text") != "text")
+
+
 class PathsCommand(click.Command):
     """A command with ``--json`` and other ``flags``. Its outputs are no inputs, and nobody else's meanwhile."""
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cleanpairs.cli.options import PathsCommand, Reads, Writes, existing_run, option, run_argument
+from cleanpairs.cli.options import PathsCommand, Reads, Writes, existing_run, option, run_argument, splitting
 from cleanpairs.cli.terminal import Progress, echo, has_flag, print_result
 from cleanpairs.core.plain import plain, plural
 
@@ -191,7 +191,8 @@ def review(
         done = session.write_plan(folder / "plan.parquet")
         text = f"{plural(done['decided'], 'pair')} decided -> {done['plan']}: {done['kept']:,} kept, "
         text += f"{done['repaired']:,} repaired, {done['dropped']:,} dropped"
-        return done, f"{text}\nnext:  cleanpairs export --plan {quote(done['plan'])} --out out.parquet"
+        next_step = f"cleanpairs export --plan {quote(done['plan'])} --out out.parquet{splitting(pairs, chosen)}"
+        return done, f"{text}\nnext:  {next_step}"
 
     if not only_write:
         for pair in session.queue()[:1].tolist():

@@ -207,8 +207,7 @@ def test_a_run_is_replaced_only_by_a_fit_that_can_begin(command: Command, data: 
 
 
 def test_default_run_directory_and_latest(command: Command, data: Path) -> None:
-    done = command("fit", data, *SMALL)
-    assert done.code == 0, done.err
+    assert command("fit", data, *SMALL).code == 0
     assert command("fit", data, "--quiet", "--resume", *SMALL).code == 0  # also with DATA it is the latest run
     (run,) = [p for p in Path("runs").iterdir() if not p.is_symlink()]
     assert "crcl-data" in run.name and os.readlink("runs/latest") == run.name
@@ -255,8 +254,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(command: Command, output_of: Any
     assert command("fit", data, "--out", "whole", "--quiet", *long).code == 0
     for file in ("scores.parquet", "model/model.safetensors", "model/bank.safetensors"):
         assert (run / file).read_bytes() == Path("whole", file).read_bytes(), file
-    epochs = [(m["stage"], m["epoch"]) for m in Run(run).metrics()]
-    assert epochs == [(1, e) for e in (1, 2, 3)] + [(2, e) for e in range(1, 5)]
+    assert [10 * m["stage"] + m["epoch"] for m in Run(run).metrics()] == [11, 12, 13, 21, 22, 23, 24]
 
 
 def test_resume_without_a_run_is_refused_and_without_a_checkpoint_says_so(command: Command, data: Path) -> None:

@@ -224,8 +224,7 @@ def test_answers_of_a_csv_count_now_and_in_a_new_fit(command: Command, output_of
     page = Path("report.html").read_text(encoding="utf-8")
     assert percent(answered.noise_rate.value) in page and "Answer twenty more questions, for narrower" in page
     output_of("audit", run, TRUST)
-    labels = csv_rows(run / "audit" / "labels.csv")
-    labels = [row | {"matched": str(int(int(row["pair_id"]) >= 12))} for row in labels]
+    labels = [row | {"matched": str(int(int(row["pair_id"]) >= 12))} for row in csv_rows(run / "audit" / "labels.csv")]
     out = output_of("audit", run, "--labels", write_csv_rows(Path("labels.csv"), labels), TRUST)
     assert "the scores of the fit, without the answers" in out
     model = opened.estimator(fitted=True).calibrate("answers.csv")

@@ -17,7 +17,7 @@ import pytest
 
 from cleanpairs.commands import rematch
 from cleanpairs.commands.rematch import rematch_run
-from cleanpairs.commands.run import ANSWERS, PLAN, Run
+from cleanpairs.commands.run import PLAN, Run
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.correspondence import pair_probability
 from cleanpairs.correspondence.pair_probability import PairNumbers
@@ -29,7 +29,6 @@ from cleanpairs.repair.actions import REMATCHED
 from cleanpairs.repair.plan import PlanSummary, RepairPlan
 from cleanpairs.repair.planning import judged_pairs
 from cleanpairs.repair.settings import RepairSettings
-from cleanpairs.review.log import DecisionLog
 from tests.helpers import InParts, assert_raises, csv_rows, fit_beside, vector_column, write_table
 
 NUMBERS = ("repair_score", "margin", "confidence", "correspondence")
@@ -234,8 +233,7 @@ def test_the_plan_of_a_run_is_its_own_until_the_answers_change(tmp_path: Path) -
     run = fit(write_table(data, with_columns(table, {k: table[k].take(order) for k in ("caption", "text_features")})))
     y = run.fitted_scores().correspondence
     asked = np.flatnonzero(np.isfinite(y))[::25][:20].tolist()
-    about = str(run.info["input"]["fingerprint"]), len(y)
-    with closing(DecisionLog(run.path / ANSWERS, *about)) as log:
+    with closing(run.decision_log(len(y))) as log:
         log.label({i: bool(y[i] > 0.5) for i in asked})
         rematch_run(run, run.path / PLAN, overwrite=True)
         same(both(run, None, tmp_path)[1].table, RepairPlan.load(run.path / PLAN).table)
@@ -249,14 +247,16 @@ def test_the_plan_of_a_run_is_its_own_until_the_answers_change(tmp_path: Path) -
 
 
 def test_images_of_rows_with_lists_of_captions_are_not_replaced(tmp_path: Path, command: Any) -> None:
-    """The report shows what an export does."""
+    """The report shows what an export does, and the command that makes the rest of it."""
     data = write(tmp_path / "data.parquet", 60, 0.3)
-    table = pq.read_table(data).select(["key", "image_features", "caption"])
-    lists = pa.array([[caption] for caption in table["caption"].to_pylist()])
-    write_table(data, table.set_column(2, "caption", lists))
+    table = pq.read_table(data).select(["key", "image_features"])
+    write_table(data, table.append_column("caption", [[[f"caption {i}"] for i in range(60)]]))
     run = fit(data, "image_encoder=features", "epochs=1", "batch_size=16", method="infonce", backbone="mlp")
     assert_raises(ConfigError, "--captions split", rematch_run, run, tmp_path / "plan", RepairSettings(targets="image"))
-    assert command("report", run.path).code == 0 and "; targets text;" in Path("report.html").read_text()
+    for how, shown in ((), "; targets text;"), (("--captions", "split"), "out.parquet --captions split</code>"):
+        assert command("export", run.path, "--out", "o.parquet", "--overwrite", *how).code == 0
+        assert command("report", run.path, "--overwrite").code == 0 and shown in Path("report.html").read_text()
+        assert (" --captions split" in command("review", run.path, "--write").out) == bool(how)
 
 
 def test_a_fit_of_an_export_says_what_is_missing(tmp_path: Path) -> None:
