@@ -204,7 +204,7 @@ def score(paths: tuple[str, ...], out: str, **options: Any) -> None:
         f"{result.quarantined:,} quarantined -> {out}"
     )
     if result.quarantined:
-        text += f"\nwhy pairs are quarantined: cleanpairs inspect {quote(data)}"
+        text += f"\nwhy pairs are quarantined: the column reason of {out}"
     if result.noise_rate is None:
         text += "\nthreshold: that of the fit"
     else:

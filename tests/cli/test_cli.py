@@ -184,9 +184,8 @@ def test_what_filters_drop_is_in_the_ledger_with_its_reason(command: Command, da
     captions = table["caption"].to_pylist()
     captions[30:33] = ["слово да слово", "a cafÃ© in town", "short"]
     pq.write_table(table.set_column(table.column_names.index("caption"), "caption", pa.array(captions)), data)
-    counted = json.loads(command("inspect", data, "--filters", "--json").out)["filters"]
-    counts = {f["filter"]: f["pairs"] for f in counted if f["pairs"]}
-    assert counts == {"caption_length": 1, "mojibake": 1, "language": 1}
+    found = json.loads(command("inspect", data, "--filters", "--json").out)["filters"]
+    assert {f["filter"]: f["pairs"] for f in found if f["pairs"]} == {"caption_length": 1, "mojibake": 1, "language": 1}
     assert "typo" in command("fit", data, "--drop", "typo").err
     assert command("fit", data, "--out", "run", *SMALL, "--drop", "all").code == 0
     assert command("export", "run", "--repaired", "out.parquet", "--trust-stored-paths").code == 0
@@ -196,6 +195,8 @@ def test_what_filters_drop_is_in_the_ledger_with_its_reason(command: Command, da
     assert not {30, 31, 32} & {line["source_pair_id"] for line in ledger}
     said = [row for row in csv_rows("run/issues.csv") if row["issue"] == "uninformative"]
     assert [int(row["pair_id"]) for row in said] == [30, 31, 32]
+    assert "quarantined: the column reason of s.parquet\n" in command("score", "run", data, "--out", "s.parquet").out
+    assert pq.read_table("s.parquet")["reason"].to_pylist()[30].startswith("filter language")
 
 
 def test_a_run_is_replaced_only_by_a_fit_that_can_begin(command: Command, data: Path) -> None:
