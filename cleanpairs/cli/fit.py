@@ -80,7 +80,7 @@ def fit(**options: Any) -> None:
     if recipe.data.train is None:
         raise click.UsageError("DATA is missing: the Parquet file, glob or directory to fit on")
     first = not rank_by_environment()
-    began, progress = time.time(), Progress(enabled=first)
+    began, progress = time.time(), Progress(enabled=first and not recipe.output.quiet)
     begun = Run(Path(out or recipe.output.out or ""))
     if options["resume"] and not progress.silent and begun.path.is_dir():
         states = ["is complete"] * begun.complete
