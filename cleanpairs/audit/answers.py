@@ -53,8 +53,13 @@ class Answered:
     contradicted: bool = False
 
     @classmethod
-    def of(cls, scores: ArrayLike, answers: Mapping[int, bool | None], opinions: Opinions | None = None) -> "Answered":
+    def of(
+        cls, scores: ArrayLike, answers: Mapping[int, bool | None], opinions: Opinions | None = None, *,
+        displaced: bool = False,
+    ) -> "Answered":  # fmt: skip
         """Calibrate scores (N,), NaN where quarantined, by answers: pair -> whether it is matched. And by opinions.
+
+        ``displaced``: pairs with a score of 0 are of displaced rows. They keep it, unless a person has answered yes.
 
         Raises
         ------
@@ -82,6 +87,7 @@ class Answered:
         calibration = _calibrated(y, rows, matched, wrong)
         p, quantile = np.full(len(y), np.nan, dtype=np.float32), positions(y[finite], y[finite])
         p[finite] = by_score = 1 - calibration.mismatched(quantile)
+        p[displaced & (y == 0)] = 0
         rate = calibration.shares(by_score, [len(by_score)])[0]  # equal scores leave quantiles that no pair has
         threshold, share = 0.5, calibration.best_share()
         if rate.low > 0 and quantile.min() <= share < quantile.max():
@@ -111,7 +117,7 @@ class Answered:
         rate, y = self.noise_rate, self.correspondence[np.isfinite(self.correspondence)]
         promised, contradicted = [], "pairs with low scores belong, and others do not: were yes and no exchanged?"
         for most in (0.1, 0.05, 0.02):
-            kept = self.calibration.purest(y, most)
+            kept = min(self.calibration.purest(y, most), int((y > 0).sum()))
             promised.append(f"{most:g} keeps {kept:,} pairs" if kept else f"{most:g} cannot be kept")
         return "\n".join([
             f"answers         {self.answers:,}, of which {self.wrong:,} say that the caption does not belong",

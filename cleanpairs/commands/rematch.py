@@ -178,8 +178,7 @@ class Planning:
         settings = self.settings.resolved(model._applied_threshold(unseen, of_fit=fitted))
         known, moves = model.correspondence_ if fitted else None, None
         if known is not None and settings.displaced:
-            moves, away = model._displaced_of_fit()
-            known = known * ~away  # of the 0 that `fit` gives, answers make a small number
+            moves, _ = model._displaced_of_fit()
         rows = self._embedded_batches(scorer, known is not None)
         texts = staged.with_suffix(".texts")
         given = PlanInput.from_rows(rows, source.n_rows, settings, texts, known, moves)

@@ -342,13 +342,14 @@ class Run:
         state = [(about.st_ino, about.st_size, about.st_mtime_ns) for about in map(os.stat, files)]
         if self._answered is not None and self._answered[0] == state:
             return self._answered[1]
-        y, opinions = (scores or self.fitted_scores()).correspondence, self.opinions()
+        scores, opinions = scores or self.fitted_scores(), self.opinions()
+        y, displaced = scores.correspondence, len(scores.moves) > 0
         labels: dict[int, bool] = {}
         if (self.path / ANSWERS).exists():
             with closing(self.decision_log(len(y))) as log:
                 labels = {i: label for i, label in log.labels().items() if label is not None and np.isfinite(y[i])}
         enough = len(labels) >= least or opinions is not None
-        self._answered = state, Answered.of(y, labels, opinions) if enough else None
+        self._answered = state, Answered.of(y, labels, opinions, displaced=displaced) if enough else None
         return self._answered[1]
 
     def opinions(self) -> "Opinions | None":
@@ -440,14 +441,8 @@ class Run:
         plan = RepairPlan.load(file)
         if not any((self.path / name).exists() for name in (ANSWERS, OPINIONS)):
             return plan
-        fitted, answered = self.fitted_scores().correspondence, self.answered()
-        y = fitted if answered is None else answered.correspondence
         planned = plan.table["correspondence"].to_numpy(zero_copy_only=False)
-        if len(planned) != len(y):
-            return None
-        # A plan gives 0 to pairs of displaced rows, as the fit does. Answers make a small number of that.
-        moved = (planned == 0) & (fitted == 0) & (y < (0.5 if answered is None else answered.threshold))
-        return plan if np.array_equal(np.where(moved, y, planned), y, equal_nan=True) else None
+        return plan if np.array_equal(planned, self.scores().correspondence, equal_nan=True) else None
 
     def load_input(self) -> Any:
         """Return the pairs that the run was fitted on, read again. See :meth:`open_input`."""

@@ -746,7 +746,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         answers = {pair: None if is_missing(answer) else answer for pair, answer in answers.items()}
         if all(answer is None for answer in answers.values()) and opinions is None:
             raise DataError("there is no answer to calibrate by: name some pairs, and whether their captions belong")
-        self._apply_answers(Answered.of(y, answers, opinions))
+        self._apply_answers(Answered.of(y, answers, opinions, displaced=len(self._moves_) > 0))
         return self
 
     def _apply_answers(self, answered: Answered) -> None:

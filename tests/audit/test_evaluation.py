@@ -344,8 +344,8 @@ def test_answers_of_a_file(tmp_path: Path) -> None:
         y = np.where(np.arange(9) < n, np.nan, 0.5)
         assert_raises(DataError, f"a.csv: {words}", read_answers, path, correspondence=y)
         assert_raises(DataError, words, Answered.of, y, dict.fromkeys(range(9), True))
-    of_ties = Answered.of([0.0] * 300 + [1.0] * 700, {i: i >= 300 for i in range(0, 1000, 25)})
-    assert abs(of_ties.noise_rate.value - 0.3) < 0.01  # of the scores that there are
+    of_ties = Answered.of([0.0] * 60 + [1.0] * 940, {i: i >= 60 for i in range(0, 1000, 20)}, displaced=True)
+    assert abs(of_ties.noise_rate.value - 0.06) < 0.01 and "0.1 keeps 940 pairs" in str(of_ties)
 
 
 @pytest.mark.parametrize(("change", "words"), [

@@ -122,6 +122,7 @@ def test_pairs_in_place_are_judged_by_their_own_share_of_mismatched_ones(tmp_pat
     assert model.explain(pairs, [stays])[0].displaced == str(model.displaced_.blocks[0])
     plan = model.calibrate({i: not wrong[i] for i in range(0, 600, 15)} | {stays: True}).rematch(pairs).to_pandas()
     assert plan.pair_id[wrong & (plan.action == "keep")].tolist() == [stays] and stays not in set(plan.donor_pair_id)
+    assert np.array_equal(plan.correspondence, model.correspondence_)
 
 
 @pytest.mark.parametrize("settings", [
