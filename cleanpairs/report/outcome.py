@@ -37,6 +37,7 @@ class Outcome:
     - ``kind``: values of :data:`KINDS`
     - ``caption``: after the repair
     - ``truth``: True where the pair is known to be wrong
+    - ``unknown``: quarantined pairs that nobody knows the truth of
     """
 
     correspondence: np.ndarray
@@ -48,6 +49,7 @@ class Outcome:
     caption: list[str | None]
     repair_score: np.ndarray
     truth: np.ndarray | None
+    unknown: np.ndarray
 
     def __len__(self) -> int:
         return len(self.correspondence)
@@ -59,15 +61,16 @@ class Outcome:
 
     def rows(self) -> list[dict[str, Any]]:
         """One row a kind. ``n`` pairs are of it, and they add up to N. ``wrong`` of them are known to be mismatched,
-        None without a truth. Its place in the bar is in thousandths of the width.
+        None where the truth of some is unknown. Its place in the bar is in thousandths of the width.
         """
         counts, start, rows = Counter(self.kind.tolist()), 0.0, []
-        wrong = None if self.truth is None else Counter(self.kind[self.truth].tolist())
         for kind in dict.fromkeys(KINDS.values()):
             if counts[kind] or (kind != "flagged" and not counts["flagged"]):
                 width = 1000 * counts[kind] / max(1, len(self))
+                of = self.kind == kind
+                wrong = None if self.truth is None or self.unknown[of].any() else int(self.truth[of].sum())
                 bar = {"start": round(start, 2), "width": round(width, 2)}
-                rows.append({"kind": kind, "n": counts[kind], "wrong": None if wrong is None else wrong[kind], **bar})
+                rows.append({"kind": kind, "n": counts[kind], "wrong": wrong, **bar})
                 start += width
         return rows
 
@@ -87,10 +90,9 @@ class Outcome:
             return []
         from cleanpairs.scoring.evaluate import detection  # which imports torch
 
-        measured = detection(self.correspondence, self.truth, self.threshold)
-        names = ("AUROC", "average precision", "precision", "recall", "F1")
-        values = zip(names, measured.to_dict().values(), strict=True)
-        return [] if math.isnan(measured.auroc) else [(k, "-" if math.isnan(v) else f"{v:.3f}") for k, v in values]
+        found = detection(self.correspondence, self.truth, self.threshold)
+        values = zip(("AUROC", "average precision", "precision", "recall", "F1"), found.to_dict().values(), strict=True)
+        return [] if math.isnan(found.auroc) else [(k, "-" if math.isnan(v) else f"{v:.3f}") for k, v in values]
 
 
 def scores_table(scores: Any) -> pa.Table:
@@ -116,12 +118,12 @@ def outcome_of(scores: Any, threshold: float, plan: RepairPlan | None, truth: np
     check_number("the report", "threshold", threshold, least=0, most=1)
     table = scores_table(scores)
     y, n = table["correspondence"].cast(pa.float64()).fill_null(np.nan).to_numpy(), len(table)
-    truth, unknown = (None, False) if truth is None else as_truths(truth)
+    truth, unknown = (None, np.zeros(n, bool)) if truth is None else as_truths(truth)
     for name, other in (("truth", truth), ("plan", plan and plan.table)):
         if other is not None and len(other) != n:
             raise DataError(f"the {name} is about {len(other)} pairs, and the scores about {n}")
-    if (unknown & np.isfinite(y)).any():
-        truth = None  # its figures are of all pairs. `evaluate` counts those that are known
+    # Its figures are of all pairs. `evaluate` counts those that are known.
+    truth = None if (unknown & np.isfinite(y)).any() else truth
     captions: list[str | None] = [None] * n
     if plan is None:
         action = np.where(~np.isfinite(y), "quarantine", np.where(y < threshold, "flagged", "keep")).astype(object)
@@ -133,7 +135,7 @@ def outcome_of(scores: Any, threshold: float, plan: RepairPlan | None, truth: np
         repair_score = plan.table["repair_score"].cast(pa.float64()).fill_null(np.nan).to_numpy()
         reasons, captions = plan.table["reason"].to_pylist(), plan.table["caption"].to_pylist()
     kind = np.array([KINDS[a] for a in action], dtype=object)
-    return Outcome(y, float(threshold), kind, action, reasons, donor, captions, repair_score, truth)
+    return Outcome(y, float(threshold), kind, action, reasons, donor, captions, repair_score, truth, unknown)
 
 
 def slice_tables(pairs: Pairs, outcome: Outcome, columns: Sequence[str]) -> list[dict[str, Any]]:
@@ -195,7 +197,7 @@ def _aggregate(column: str, codes: np.ndarray, names: list[str], outcome: Outcom
     """
     y = outcome.correspondence
     pairs = pd.DataFrame({"y": y, "flagged": np.where(outcome.scored, y < outcome.threshold, np.nan)})
-    pairs["wrong"] = np.nan if outcome.truth is None else outcome.truth
+    pairs["wrong"] = np.nan if outcome.truth is None else np.where(outcome.unknown, np.nan, outcome.truth)
     values = pairs.groupby(np.where(codes < 0, len(names), codes))
     summary = values.agg(pairs=("y", "size"), flagged=("flagged", "mean"), mean=("y", "mean"), wrong=("wrong", "mean"))
     summary["value"] = [[*names, "(none)"][k] for k in summary.index]
