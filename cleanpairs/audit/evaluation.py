@@ -13,10 +13,10 @@ Intervals: the share of wrong pairs in cell c, of whose n_c labels k_c are wrong
 
     Beta(k_c, n_c - k_c + 1 / C) at least, and Beta(k_c + 1 / C, n_c - k_c) at most,
 
-apart in every one of the C cells that hold labels. The ends of an interval are quantiles of 1,000 such figures, the low
-one by the least shares and the high one by the most. For the recall the kept cells go the other way. In simulated
-audits it holds the truth in 97 % on average, and in 87 % at the hardest. Jeffreys' 1/2 a cell, which piles up wrong
-pairs that nobody saw, in 50 %.
+apart in every one of the C cells that hold labels. So many of the N_c - n_c pairs without a label are wrong, up to a
+binomial deviation. The ends of an interval are quantiles of 1,000 such figures, the low one by the least shares and the
+high one by the most. For the recall the kept cells go the other way. In simulated audits it holds the truth in 97 % on
+average, and in 87 % at the hardest. Jeffreys' 1/2 a cell, which piles up wrong pairs that nobody saw, in 50 %.
 
 Sources: W. G. Cochran, Sampling Techniques, 3rd edition, 1977, chapters 5 and 6 (weights, ratio estimates).
 C. J. Clopper and E. S. Pearson, Biometrika 26, 1934, and A. Agresti and D. B. Hitchcock, Statistical Methods and
@@ -174,9 +174,9 @@ def _cells(
     share = np.where(count > 0, wrong / np.maximum(count, 1), np.divide(*of_stratum))
     use = np.flatnonzero(size)  # most strata lie on one side
     a, b, n = np.maximum(wrong[use], 1e-6), np.maximum(count[use] - wrong[use], 1e-6), size[use]
-    shapes = (a, b + prior), (a + prior, b)
-    least, most = (np.random.default_rng(0).beta(x, y, size=(1_000, len(use))) for x, y in shapes)
-    return n, share[use] * n, least * n, most * n, use % 2 == 1
+    rng, shapes = np.random.default_rng(0), ((a, b + prior), (a + prior, b))
+    least, most = (wrong[use] + rng.binomial(n - count[use], rng.beta(x, y, (1_000, len(n)))) for x, y in shapes)
+    return n, share[use] * n, least, most, use % 2 == 1
 
 
 def _between(value: float, least: np.ndarray, most: np.ndarray) -> Estimate:

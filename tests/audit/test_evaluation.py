@@ -48,8 +48,8 @@ def test_all_labelled_is_exact() -> None:
     y, wrong = corpus(300)
     r = evaluate_audit(labelled(draw_sample(y, 300, threshold=0.17), wrong), y, threshold=0.17)
     for e in (r.at_threshold, *r.ladder):
-        precision, recall = truth(y, wrong, e.threshold)
-        assert np.isclose(e.precision.value, precision) and np.isclose(e.recall.value, recall)
+        both = zip((e.precision, e.recall), truth(y, wrong, e.threshold), strict=True)
+        assert all(np.allclose([found.value, found.low, found.high], share) for found, share in both)
         assert e.flagged == (y < e.threshold).sum()
     assert np.isclose(r.noise_rate.value, wrong.mean())
     assert np.isclose(r.auroc, roc_auc_score(wrong, -y)) and np.isclose(r.ap, average_precision_score(wrong, -y))
