@@ -9,7 +9,7 @@ from typing import Any
 
 from cleanpairs.commands.fit import fit_run
 from cleanpairs.commands.run import PLAN, Run, refuse_precious
-from cleanpairs.core import CurrentProgress, OutputExistsError, percent
+from cleanpairs.core import CurrentProgress, OutputExistsError, percent, plural
 from cleanpairs.core.recipe import Recipe
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.atomic import write_whole
@@ -100,7 +100,7 @@ def _export(model: Any, pairs: Pairs, run: Run, out: Path, say: Say) -> tuple[Re
     say(
         f"3. mismatched pairs: {percent(pairs.true_mismatch_mask().mean())} of the input, "
         f"{percent(shares[0])} of the kept pairs, {percent(shares[1])} of the kept and repaired pairs "
-        f"({repaired:,} repairs, {right:,} of them right)"
+        f"({plural(repaired, 'repair')}, {right:,} of them right)"
     )
     say("   " + str(summary).splitlines()[0])
     return plan, {"wrong_kept": shares[0], "wrong_out": shares[1], "repaired": repaired, "right": right}
