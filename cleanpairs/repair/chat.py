@@ -220,7 +220,7 @@ class ChatWriter:
                 text = text.rpartition("</think>")[2].encode(errors="ignore").decode().replace("\0", "").strip()
                 if re.match(around, text, re.IGNORECASE):
                     return "", "captions in other text"
-                text = " ".join(text.split()).strip('"“” ')
+                text = re.sub(r'^["“]([^"“”]*)["”]$', r"\1", " ".join(text.split())).strip()
                 if choice.get("finish_reason") == "length" or len(text.split()) > self.settings.max_words:
                     return "", "overlong answers"
                 if re.match(sorry, text, re.IGNORECASE):

@@ -21,8 +21,7 @@ from tests.repair.test_recaption import Namer, by_colour, corpus
 
 def seen_by(request: dict[str, Any]) -> str:
     """A caption by the picture of a request."""
-    (message,) = request["body"]["messages"]
-    url = next(part["image_url"]["url"] for part in message["content"] if part["type"] == "image_url")
+    url = request["body"]["messages"][0]["content"][0]["image_url"]["url"]
     head, data = url.split(",")
     assert head == "data:image/jpeg;base64"
     return Namer().caption([Image.open(io.BytesIO(base64.b64decode(data)))], [""], [()])[0]
@@ -60,8 +59,7 @@ def test_a_batch_is_asked_answered_in_parts_and_completed(tmp_path: Path) -> Non
         assert text.endswith("Caption: purple") and "in doubt" not in text
     first, second = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
     first.write_text("\n".join(answered(r) for r in requests[:4]))
-    writer = ChatWriter(settings, [first], rest)
-    half = recaption(pairs, plan, writer, by_colour)
+    half = recaption(pairs, plan, ChatWriter(settings, [first], rest), by_colour)
     assert half.summary().recaptioned == 4 and lines_of(rest) == requests[4:]
     second.write_text("\n".join(answered(r) for r in requests[4:]))
     whole = recaption(pairs, plan, ChatWriter(ChatSettings(image_size=16), [first, second]), by_colour)
@@ -72,6 +70,8 @@ def test_a_batch_is_asked_answered_in_parts_and_completed(tmp_path: Path) -> Non
     other = ChatWriter(ChatSettings(max_words=9), [first, second])  # of another size: used, and not noted as its own
     noted = recaption(pairs, plan, other, by_colour).settings["recaption"]
     assert noted == {"model": "tiny-vl", "asked_otherwise": 6} and "another prompt" in other.report()
+    for text, caption in (('"a\ndog" ', "a dog"), ("“a dog”", "a dog"), *[(t, t) for t in ('a "STOP"', '"a" and "b"')]):
+        assert other.read(completion(text)) == (caption, "")
 
 
 @pytest.mark.parametrize(("line", "kind"), [
