@@ -92,7 +92,8 @@ def same_key(written: str | None, key: str, rel_tol: float = 1e-5) -> bool:
 
 
 def followed(table: pa.Table) -> pa.Table:
-    """Derive columns from ``action`` and ``donor_pair_id``. Scores are null where ``donor_key`` is another's.
+    """Derive columns from ``action`` and ``donor_pair_id``. Scores are null where ``donor_key`` is another's, or
+    ``caption`` is that of another repair.
 
     Raises DataError: a caption was edited while action and donor say whose it is.
     """
@@ -112,11 +113,14 @@ def followed(table: pa.Table) -> pa.Table:
     same = ~repaired | _true(pc.or_kleene(pc.is_null(given_key), pc.equal(given_key, own_key)))
     for i in np.flatnonzero(~same).tolist():  # pandas makes 7.0 of 007 beside empty cells
         same[i] = same_key(given_key[i].as_py(), own_key[i].as_py() or "", rel_tol=0)
-    has_donor = pc.or_kleene(pc.is_valid(given_key), pc.starts_with(table["reason"], CAPTIONED))
-    taken_back = keeps & _true(one_array(has_donor))  # it still has the caption of that donor, or of that model
-    # Of a row that was repaired just now the caption is still its own, or that of the donor of before.
-    as_before = repaired & (_true(pc.equal(text, original)) | _true(pc.equal(text, taken(original, lender))))
-    edited = (keeps | repaired) & same & ~taken_back & ~as_before & _true(pc.not_equal(text, caption))
+    # It still has the caption of that donor, or of that model.
+    taken_back = keeps & (_true(pc.is_valid(given_key)) | _true(one_array(pc.starts_with(table["reason"], CAPTIONED))))
+    # Of a row that was repaired just now the caption is still its own, or that of the donor of before. Donors of one
+    # image have one key.
+    joined, follows = pc.binary_join_element_wise, ~_true(pc.not_equal(text, caption))
+    of_key = pc.is_in(joined(own_key, text, "\0"), joined(one_array(table["key"]), original, "\0"))
+    as_before = repaired & (_true(pc.equal(text, original)) | _true(of_key))
+    edited = (keeps | repaired) & same & ~taken_back & ~as_before & ~follows
     if edited.any():
         i = int(np.flatnonzero(edited)[0])
         raise DataError(
@@ -124,9 +128,10 @@ def followed(table: pa.Table) -> pa.Table:
             f"{table['action'][i].as_py()!r} gives it {(caption[i].as_py() or '')[:60]!r}: captions follow from action "
             "and donor_pair_id; for one of your own write the action 'recaption'"
         )
+    same &= follows
     donated = taken(original, pa.array(given, mask=(given < 0) | (given >= n)))
-    own = written & ((given < 0) | _true(pc.equal(text, donated)))  # else the caption of a donor was judged
-    judged = pa.array((repaired & same) | own)
+    # Of a caption that was written for it, else the caption of a donor was judged.
+    judged = pa.array((repaired & same) | (written & ((given < 0) | _true(pc.equal(text, donated)))))
     new = {
         "original_caption": original,
         "caption": caption,
@@ -161,7 +166,4 @@ def donor_use(donor: np.ndarray, takes_text: np.ndarray, takes_image: np.ndarray
     n = len(donor)
     texts = np.bincount(donor[takes_text], minlength=n) + takes_image  # the row whose image goes keeps its caption
     images = np.bincount(donor[takes_image], minlength=n) + takes_text
-    use = np.zeros(n, np.int32)
-    use[takes_text] = texts[donor[takes_text]]
-    use[takes_image] = images[donor[takes_image]]
-    return use
+    return np.where(takes_text, texts[donor], takes_image * images[donor]).astype(np.int32)

@@ -56,17 +56,17 @@ def test_the_reason_of_before_goes_with_the_action_of_before(tmp_path: Path) -> 
                   ('6,"k6","keep"', '6,"k6","drop"'), ('"no candidate"', reason))  # fmt: skip
     assert plan.table["caption"][4].as_py() == TEXTS[4]
     reasons = plan.table["reason"].to_pylist()
-    assert (reasons[0], reasons[1], reasons[4]) == ("by hand", "mismatched caption", None)
-    assert reasons[5] == "broken image" and reasons[6] == "by hand"
+    assert [reasons[i] for i in (0, 1, 4, 5, 6)] == ["by hand", "mismatched caption", None, "broken image", "by hand"]
     assert plan.summary().reasons == {"by hand": 2}
     assert repr(plan) == "RepairPlan(8 pairs, 2 drop, 1 rematch_text, 1 rematch_image, 3 keep, 1 quarantine)"
 
 
 def test_a_repair_may_be_taken_back_or_dropped(tmp_path: Path) -> None:
-    for action, caption in (("keep", TEXTS[0]), ("drop", None), ("recaption", TEXTS[1])):
+    image = ("rematch_image", TEXTS[0], 1, "k1", None, 2)  # its score was that of the other's caption
+    for action, caption, *left in (("keep", TEXTS[0]), ("drop", None), ("recaption", TEXTS[1]), image):
         row = edited(tmp_path, ('0,"k0","rematch_text"', f'0,"k0","{action}"')).table.to_pylist()[0]
-        assert row["caption"] == caption
-        assert [row[k] for k in ("donor_pair_id", "donor_key", "captions", "donor_use")] == [None] * 4
+        names = ("caption", "donor_pair_id", "donor_key", "captions", "donor_use")
+        assert [row[name] for name in names] == [caption, *(left or [None] * 4)]
         assert row["repair_score"] is row["confidence"] is None or action == "recaption"
 
 
@@ -89,10 +89,11 @@ def test_what_was_told_of_a_caption_goes_with_it(tmp_path: Path, row: int, chang
 
 def test_another_donor_brings_its_caption_and_loses_the_scores(tmp_path: Path) -> None:
     path = tmp_path / "plan.parquet"
-    for edited, uses in (({0: 7}, [1, 1, 1]), ({0: 7, 1: 7}, [2, 2, 1])):  # how often a donor is used is counted again
-        plan_of({row: {"donor_pair_id": donor} for row, donor in edited.items()}).save(path, overwrite=True)
+    for edited, uses, key in (({0: 7}, [1, 1, 1], "k7"), ({0: 7, 1: 7}, [2, 2, 1], "k7"), ({0: 7}, [1, 1, 1], "k1")):
+        # Captions of one image have one key.
+        plan_of({i: {"donor_pair_id": j} for i, j in edited.items()} | {7: {"key": key}}).save(path, overwrite=True)
         rows = RepairPlan.load(path).table.to_pylist()
-        assert rows[0]["caption"] == "plain" and rows[0]["donor_key"] == "k7"
+        assert rows[0]["caption"] == "plain" and rows[0]["donor_key"] == key
         assert [rows[0][k] for k in ("repair_score", "margin", "confidence", "captions")] == [None] * 4
         assert [row["donor_use"] for row in rows[:3]] == uses
         assert rows[1]["repair_score"] == (None if 1 in edited else pytest.approx(0.8))
