@@ -25,7 +25,7 @@ class DatasetsOutput(Output):
     """
 
     directory: ClassVar[bool] = True
-    loads: ClassVar[str | None] = "*.arrow"
+    loads: ClassVar[str | None] = "data-*.arrow"
     shard_bytes = 500 * 2**20  # of a file in memory, as `datasets` has it
 
     def __init__(self, folder: Path, layout: Layout) -> None:

@@ -37,7 +37,7 @@ class Output(Sink):
 class ParquetOutput(ParquetSink, Output):
     """See :class:`cleanpairs.data.ParquetSink`."""
 
-    loads: ClassVar[str | None] = "data/*.parquet"
+    loads: ClassVar[str | None] = "data/train-*.parquet"
 
     def __init__(self, path: Path, layout: Layout) -> None:
         super().__init__(path, layout.out_schema)

@@ -55,7 +55,7 @@ class WebDatasetOutput(Output):
     """
 
     directory: ClassVar[bool] = True
-    loads: ClassVar[str | None] = "*.tar"  # the Parquet files beside them are not another split
+    loads: ClassVar[str | None] = "[0-9]*.tar"  # the Parquet files beside them are not another split
 
     def __init__(self, folder: Path, layout: Layout, shard_rows: int = 10_000) -> None:
         if "image" not in layout.out_columns:

@@ -113,15 +113,16 @@ def test_a_webdataset_and_its_successor(hub: Hub, make_pairs: Any, make_plan: An
 
 def test_of_an_earlier_upload_nothing_is_left(hub: Hub, make_pairs: Any, make_plan: Any, tmp_path: Path) -> None:
     pairs = make_pairs(3, struct=True)
-    theirs = {"notes.txt", "data/labels.json", "data/more.parquet", "_versions/old.txt"}
+    theirs = {"notes.txt", "data/test-00000-of-00001.parquet", "test-00000.tar", "test.arrow", "_versions/old.txt"}
     for i, name in enumerate([*FORMATS, *FORMATS, "lance", "lance"]):
-        out = tmp_path / str(i) / named("out", name)
-        card = None if FORMATS.load(name).directory else Path(f"{out}.card.md")
-        export_pairs(pairs, make_plan(pairs), out, format=name, card=card)
+        out, made = tmp_path / str(i) / named("out", name), FORMATS.load(name)
+        export_pairs(pairs, make_plan(pairs), out, format=name, card=None if made.directory else f"{out}.card.md")
         pushed = push_export(out, "me/clean")
         files = hub.repos["dataset", "me/clean"]
         files.update(dict.fromkeys(theirs, b"theirs"))
         assert set(files) == {".gitattributes", *theirs, *pushed.files}, name
+        # What the card reads as the split train.
+        assert {path in theirs for path in files if fnmatch(path, made.loads or "README.md")} == {False}, name
 
 
 def test_what_has_no_card_and_what_was_edited_is_not_pushed(
@@ -187,8 +188,8 @@ def test_no_network_no_token_and_offline(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.delenv("HF_TOKEN")
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", "/nonexistent/token")
     assert_raises(ConfigError, r"no token.*HF_TOKEN", check_push, "me/x")
-    with pytest.raises(DataError, match="is no model directory"):  # which a token would not mend
-        push_model("/nonexistent", "me/x", about=CardFacts())
+    # Which a token would not mend.
+    assert_raises(DataError, "is no model directory", push_model, "/nonexistent", "me/x", about=CardFacts())
 
 
 def test_a_model_is_pushed_and_loaded_by_its_name(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
