@@ -1045,7 +1045,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
             With the new captions.
         """
         self._fitted()
-        loaded = load_pairs(pairs)
+        loaded = self._grouped(load_pairs(pairs)) if plan.settings.get("dedup") else load_pairs(pairs)
         if isinstance(writer, (str, Path)):
             from cleanpairs.encoders.pretrained import Captioner
 

@@ -148,13 +148,11 @@ class ChatWriter:
         self.settings, self.template, self.tell = settings, settings.template(self.prompt), tell
         self.problems = defaultdict[str, list[str]](list)  # kind -> where each of them is
         self.models: Counter[str] = Counter()
-        self.counted: set[str] = set()
-        self.unanswered: set[str] = set()
-        self.other_prompts = 0  # answers to another prompt
+        self.counted, self.unanswered = set[str](), set[str]()
+        self.other_prompts = self.failed = 0  # answers to another prompt, and failed requests in a row
         self.requests = requests
         self.file_answers: dict[str, Answer] = {}  # by the first digest
         self.server_answers: dict[str, Answer] = {}  # what the server has answered, by all three
-        self.failed = 0  # requests in a row
         for path in answers:
             self._read(path)
         self.endpoint, self.cache = None, None if cache is None else Path(cache)

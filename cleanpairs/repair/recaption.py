@@ -14,9 +14,10 @@ from PIL import Image
 from cleanpairs.core import ConfigError
 from cleanpairs.data import Pairs
 from cleanpairs.data.decoding import MISSING, RGB, Decoder, workers_for
+from cleanpairs.data.duplicates import group_near_vectors, lesser_duplicates
 from cleanpairs.data.text import text_groups
 from cleanpairs.ops.columns import filtered, one_array, with_columns
-from cleanpairs.repair.actions import CAPTIONED, REPAIRED, acted
+from cleanpairs.repair.actions import CAPTIONED, DUPLICATE, REASONS, REPAIRED, WRITTEN, acted
 from cleanpairs.repair.plan import RepairPlan, part_sources
 
 
@@ -44,7 +45,8 @@ def recaption(
     min_repair_score: float | None = None,
     max_reuse: int = 1,
 ) -> RepairPlan:
-    """Write captions for the dropped pairs of a plan: those that are used have the action ``recaption``.
+    """Write captions for the dropped pairs of a plan: those that are used have the action ``recaption``. A plan without
+    near duplicates (``dedup``) stays so.
 
     - ``writer``: such as :class:`cleanpairs.encoders.pretrained.Captioner`. ``score``: pairs to probabilities (n,)
     - ``words``: rows to the words of their captions that are in doubt
@@ -58,7 +60,8 @@ def recaption(
     least = plan.min_repair_score if min_repair_score is None else min_repair_score
     if not 0 <= least <= 1 or max_reuse < 1:
         raise ConfigError(f"min_repair_score must lie in [0, 1] and max_reuse be at least 1, got {least}, {max_reuse}")
-    dropped = np.flatnonzero(acted(plan.table, ["drop"]))
+    duplicate = pc.fill_null(pc.equal(one_array(plan.table["reason"]), REASONS[DUPLICATE]), False)
+    dropped = np.flatnonzero(acted(plan.table, ["drop"]) & ~np.asarray(duplicate))
     rows, captions = _written(pairs, dropped, writer, words)
     name = getattr(writer, "name", type(writer).__name__)
     noted = {**plan.settings, "recaption": writer.noted() if hasattr(writer, "noted") else name}
@@ -67,14 +70,15 @@ def recaption(
     old = pairs.select(rows)
     new = old.with_captions(captions)
     before, after = score(old), score(new)
-    good = np.isfinite(after) & (after >= least) & ~(after <= before)
-    used: dict[int, set[int]] = {}
-    chosen = np.zeros(len(rows), bool)
-    image = old.pair_image_group
+    good, image = np.isfinite(after) & (after >= least) & ~(after <= before), old.pair_image_group
     good &= ~_present_pairs(pairs, plan, image, new.text_group)
-    for i in np.argsort(-np.where(good, after, -1), kind="stable").tolist():
-        if not good[i]:
-            break
+    if plan.settings.get("dedup"):
+        shown = group_near_vectors(pairs, plan.settings["duplicate_bits"]).pair_image_group
+        value = np.where(acted(plan.table, WRITTEN), 2.0, np.nan)  # above those of new captions
+        value[rows[good]] = after[good]
+        good &= ~np.isin(rows, lesser_duplicates(shown[part_sources(plan.table)[1]], pairs.row, value))
+    used, chosen = dict[int, set[int]](), np.zeros(len(rows), bool)
+    for i in np.argsort(-np.where(good, after, -1), kind="stable")[: good.sum()].tolist():
         images = used.setdefault(int(new.text_group[i]), set())
         if int(image[i]) not in images and len(images) < max_reuse:
             images.add(int(image[i]))
