@@ -140,8 +140,9 @@ def _others(url: str) -> list[_Remote]:
             endings = (".parquet", ".tar", ".csv", ".tsv", ".jsonl", ".json", ".arrow", ".npy")
             for depth in (1, 2):  # as of a folder here: sub-folders are searched if it holds no file itself
                 found = sorted(p for p in system.find(path, maxdepth=depth) if "/." not in p.removeprefix(path))
-                if paths := [p for p in found if p.endswith(endings)]:
-                    return [_of_fsspec(system, p, url)._replace(below=p.split("/")[-2] * (depth - 1)) for p in paths]
+                paths = [(p, p.count("/") - path.rstrip("/").count("/")) for p in found if p.endswith(endings)]
+                if any(not p.endswith("/dataset_dict.json") for p, _ in paths):  # which only names the sub-folders
+                    return [_of_fsspec(system, p, url)._replace(below=p.split("/")[-2] * (k - 1)) for p, k in paths]
             return []
         else:
             paths = [path]
