@@ -49,7 +49,7 @@ def csv_schema(path: str | Path) -> pa.Schema:
 
 
 def _delimited(path: str | Path) -> Any:
-    """Where fields end: at what follows the first name. Some spreadsheets write ``;`` there, and 0,5 for 0.5."""
+    """Where fields end: at what follows the first name. Some spreadsheets write ``;`` there, and most of them 0,5."""
     with open_regular(path) as file:
         found = re.match(r'"?\w+"?([;,])', file.readline().decode("utf-8-sig", "replace"))
     return csv.ParseOptions(delimiter=found[1] if found else ",", newlines_in_values=True)
@@ -60,11 +60,12 @@ def read_csv(path: str | Path, schema: pa.Schema) -> pa.Table:
     lists = [field for field in schema if pa.types.is_nested(field.type)]
     with reading(path, "read as a plan in CSV", pa.ArrowException, ValueError, TypeError):
         delimited = _delimited(path)
+        comma = delimited.delimiter == ";" and re.search(rb';"?-?\d+,\d+"?;', Path(path).read_bytes())
         table = csv.read_csv(
             path,
             parse_options=delimited,
             convert_options=csv.ConvertOptions(
-                decimal_point="," if delimited.delimiter == ";" else ".",
+                decimal_point="," if comma else ".",
                 # pandas writes whole numbers beside empty cells as 12.0
                 column_types={f.name: pa.float64() if pa.types.is_integer(f.type) else f.type for f in schema}
                 | {f.name: pa.string() for f in lists},
@@ -76,10 +77,9 @@ def read_csv(path: str | Path, schema: pa.Schema) -> pa.Table:
         whole = [f for f in schema if pa.types.is_integer(f.type) and f.name in table.column_names]
         table = with_columns(table, {field.name: table[field.name].cast(field.type) for field in whole})
         table = _replaced(table, "^'", "")
-        for field in lists:
-            if field.name in table.column_names:
-                cells = [None if text is None else json.loads(text) for text in table[field.name].to_pylist()]
-                table = with_columns(table, {field.name: pa.array(cells, field.type)})
+        for field in (field for field in lists if field.name in table.column_names):
+            cells = [None if text is None else json.loads(text) for text in table[field.name].to_pylist()]
+            table = with_columns(table, {field.name: pa.array(cells, field.type)})
     return table.sort_by("pair_id") if "pair_id" in table.column_names else table
 
 
