@@ -357,7 +357,7 @@ class ChatJudge(ChatWriter):
         """Return P(yes) as text, by the first token's log probabilities, else by the first word."""
         share = {"yes": 0.0, "no": 0.0}
         match body:
-            case {"choices": [{"logprobs": {"content": [{"top_logprobs": [*top]}, *_]}}, *_]}:
+            case {"choices": [{"logprobs": {"content": [{"top_logprobs": [_, *_] as top}, *_]}}, *_]}:
                 for one in top:
                     match one:
                         case {"token": str(token), "logprob": int(log) | float(log)}:

@@ -66,8 +66,7 @@ def test_opinions_count_by_their_errors(
     without, given = (Answered.of(scores, answered(scores, matched), opinions) for opinions in (None, found))
     asked = list(found.values)
     before, after = (np.mean((a.correspondence[asked] - matched[asked]) ** 2) for a in (without, given))
-    assert after < 0.8 * before
-    assert given.noise_rate.low <= WRONG / N <= given.noise_rate.high
+    assert after < 0.8 * before and given.noise_rate.low <= WRONG / N <= given.noise_rate.high
     assert given.noise_rate.high - given.noise_rate.low < without.noise_rate.high - without.noise_rate.low
     human = answered(scores, matched)
     assert all(given.correspondence[i] == label for i, label in human.items()) and "second opinions" in str(given)
@@ -100,13 +99,14 @@ def test_opinions_are_read_back_or_refused(text: str, tmp_path: Path) -> None:
 
 def logged(**tokens: float) -> dict[str, Any]:
     top = [{"token": token, "logprob": float(np.log(p))} for token, p in tokens.items()]
-    return completion("Y", finish_reason="length", logprobs={"content": [{"token": "Y", "top_logprobs": top}]})
+    return completion("Yes", finish_reason="length", logprobs={"content": [{"token": "Yes", "top_logprobs": top}]})
 
 
 @pytest.mark.parametrize(("body", "value"), [
     (logged(Yes=0.5, yes=0.1, No=0.2, maybe=0.2), 0.75),
     (logged(no=0.9), 0.0),
     (completion("Yes.", finish_reason="length"), 1.0),
+    (logged(), 1.0),
     (completion("Nobody knows"), None),
     (logged(maybe=0.9), None),
 ])  # fmt: skip
