@@ -28,9 +28,10 @@ class Standardised(nn.Module):
 
     @torch.no_grad()
     def fit_input(self, mean: Tensor, std: Tensor) -> None:
-        """Fix the mean and the deviation of the input, (D,) each."""
+        """Fix the mean and the deviation of the input, (D,) each. A dimension that is constant becomes 0."""
         self.shift.copy_(mean)  # type: ignore[operator]
-        self.scale.copy_(1 / std.clamp_min(1e-6))  # type: ignore[operator]
+        # Rounding leaves a constant dimension a little deviation.
+        self.scale.copy_((std > 1e-6 * mean.abs()) / std.clamp_min(1e-6))  # type: ignore[operator]
 
     def standardised(self, x: Tensor) -> Tensor:
         """Return ``x`` (..., D), standardised."""
