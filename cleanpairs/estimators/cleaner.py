@@ -275,13 +275,12 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
             )  # fmt: skip
         if encoders.in_one_space(matrix, tokens):
             return partial(JointHead, dim_image)
-        frozen = tokens.vectors if tokens.sentences is None else tokens.sentences  # (V, D), of different captions
+        # (V, D), of different captions, and those of them that are trained on
+        frozen, used = (tokens.vectors, tokens.ids) if tokens.sentence is None else (tokens.sentences, tokens.sentence)
         shape: dict[str, Any] = {"dim": self.dim, "image_drop": self.image_drop}
         if tokens.vectors is not None:
             make = partial(VectorTowers, dim_image, tokens.vectors.shape[1], **shape)
-            shown = np.unique(data.image_index)
-            some = matrix.array[shown[:: max(1, len(shown) // 16_384)]]
-            of_images: Any = _moments(some.reshape(-1, dim_image), evenly=True)
+            of_images: Any = _moments(_some(matrix.array[_some(np.unique(data.image_index))].reshape(-1, dim_image)))
         else:
             backbone = BACKBONES.load(self.backbone)
             shape |= {name: getattr(self, name) for name in ("dim_sim", "dropout") if hasattr(backbone.Shape, name)}
@@ -290,7 +289,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
             words = {"dim_word": self.dim_word, "text_drop": self.text_drop}
             make = partial(backbone, len(self.tokenizer_), dim_image, **words, **shape)
             of_images = _moments(_some_regions(matrix.array, data.image_index))
-        of_texts = None if frozen is None else _moments(frozen, evenly=True)
+        of_texts = None if frozen is None else _moments(frozen[_some(np.unique(used))])
 
         def build() -> Any:
             network = make()
@@ -536,9 +535,14 @@ def _some_regions(array: np.ndarray, image_index: np.ndarray) -> np.ndarray:
     return array[rows].reshape(-1, array.shape[-1])
 
 
-def _moments(vectors: np.ndarray, *, evenly: bool = False) -> tuple[Any, Any]:
-    """Return mean and standard deviation (D,) of vectors (n, D), or of some at even distances."""
+def _some(x: np.ndarray) -> np.ndarray:
+    """Return about 16,384 rows of n at even distances."""
+    return x[:: max(1, len(x) // 16_384)]
+
+
+def _moments(vectors: np.ndarray) -> tuple[Any, Any]:
+    """Return mean and standard deviation (D,) of vectors (n, D)."""
     import torch
 
-    x = np.asarray(vectors[:: max(1, len(vectors) // 16_384)] if evenly else vectors, dtype=np.float32)
+    x = np.asarray(vectors, dtype=np.float32)
     return torch.from_numpy(x.mean(axis=0)), torch.from_numpy(x.std(axis=0))

@@ -233,16 +233,16 @@ def test_given_vectors_of_both_sides(dim_text: int, tmp_path: Path) -> None:
     assert type(model.model_).__name__ == ("JointHead" if dim_text == 8 else "VectorTowers")
     assert model._captions == "vectors of the data, both sides (--set text_encoder=words: learned words)"
     more = {"features": np.concatenate([z, 9 + z]), "image_index": np.arange(60)}  # no pair shows the others
-    given = (Pairs.from_arrays(text_vectors=texts, **x) for x in ({"features": z}, more))
-    none, other = (tiny(CRCL, epochs=1).fit(x) for x in given)
-    np.testing.assert_array_equal(other.correspondence_, none.correspondence_)
+    bad = {"features": np.concatenate([z, z[:9] * np.nan]), "text_vectors": np.concatenate([texts, 9 + texts[:9]])}
+    given = (Pairs.from_arrays(**{"text_vectors": texts, **x}) for x in ({"features": z}, more, bad))
+    none, *others = (tiny(CRCL, epochs=1).fit(x) for x in given)
+    np.testing.assert_array_equal([other.correspondence_[:60] for other in others], [none.correspondence_] * 2)
     assert none._captions == "vectors of the data, both sides"  # no words could be learned
     assert model.evaluate(pairs).rsum > 400
     again = reloaded(model, tmp_path, pairs)
     assert_raises(ConfigError, "vectors of both sides", again.encode_texts, ["a caption"])
-    assert_raises(DataError, "the data has none", again.score_pairs, Pairs.from_arrays(captions, features=z))
-    with pytest.raises(DataError, match="and this data has 2"):
-        again.score_pairs(Pairs.from_arrays(captions, features=z, text_vectors=texts[:, :2]))
+    for said, x in (("the data has none", None), ("and this data has 2", texts[:, :2])):
+        assert_raises(DataError, said, again.score_pairs, Pairs.from_arrays(captions, features=z, text_vectors=x))
 
 
 # -- any module -----------------------------------------------------------------------------------------------------
