@@ -367,10 +367,10 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
             self.threshold_, self.noise_rate_ = estimate
 
     def _images(self, pairs: Pairs) -> ImageMatrix:
-        encoder: Any = getattr(self, "_image_encoder", self.image_encoder)
-        if encoder == "features" and pairs.images.kind != "features":
+        encoder, images = getattr(self, "_image_encoder", self.image_encoder), pairs.images
+        if encoder == "features" and images.kind != "features":
             raise DataError("the model was trained on precomputed vectors, and this data has none")
-        if encoder == "auto" or (encoder not in ("features", "pretrained") and pairs.images.kind == "features"):
+        if encoder not in ("features", "pretrained") and images.kind == "features" and not images.has_encoded:
             encoder = self.image_encoder
         return self._encoders.images(pairs, encoder, getattr(self, "_image_size", self.image_size))
 

@@ -23,7 +23,7 @@ from cleanpairs.encoders.pretrained import PretrainedCLIP
 from cleanpairs.encoders.sentences import SentenceEncoder
 from cleanpairs.features import encoded_matrix
 from tests.encoders.conftest import edit, made, save_bert
-from tests.helpers import StopAt, assert_raises, reloaded, sized, write_table
+from tests.helpers import StopAt, assert_raises, reloaded, sized, vector_column, write_table
 
 
 def tiny(method: Any, **changes: Any) -> Any:
@@ -111,8 +111,8 @@ def test_an_interrupted_lora_goes_on_to_the_same(tiny_clip: Path, colored: Path,
         model.fit(pairs, run_dir=tmp_path, on_step=StopAt(4))  # behind the first step of the second epoch
     model.fit(pairs, run_dir=tmp_path, resume=True)
     np.testing.assert_array_equal(model.encode_texts(pairs.captions), whole.encode_texts(pairs.captions))
-    file = tmp_path / "checkpoints" / "last.safetensors"
-    assert file.stat().st_size < 400_000  # adapters, heads and moments; the frozen towers are not in it
+    # adapters, heads and moments; the frozen towers are not in it
+    assert (tmp_path / "checkpoints" / "last.safetensors").stat().st_size < 400_000
 
 
 def test_checkpointing_changes_no_value(tiny_clip: Path, colored: Path) -> None:
@@ -204,11 +204,13 @@ def test_a_sentence_encoder_is_the_mean_over_the_tokens(sentence_model: Path) ->
 def test_a_text_encoder_with_learned_words(backbone: str, sentence_model: Path, colored: Path, tmp_path: Path) -> None:
     """Beside them, or in their place."""
     pairs = load_pairs(colored)
-    settings: dict[str, Any] = {"image_size": 32, "dim": 16, "epochs": 8, "lr": 8e-3, "backbone": backbone}
-    model = tiny(CRCL, text_encoder=sentence_model, **settings).fit(pairs)
+    how = {"image_size": 32, "dim": 16, "epochs": 8, "lr": 8e-3, "backbone": backbone, "text_encoder": sentence_model}
+    model = tiny(CRCL, **how).fit(pairs)
     assert (type(model.model_).__name__ == "VectorTowers") == (backbone == "sgr")
     assert model.evaluate(pairs).rsum > 150  # 56 images: 16 by chance for each direction of R@1, 5, 10
     reloaded(model, tmp_path, pairs)
+    beside = (x := pq.read_table(colored)).append_column("image_features", vector_column(np.eye(len(x), dtype="f4")))
+    np.testing.assert_array_equal(model.encode_images(beside), model.encode_images(pairs))  # by its own encoder
 
 
 def test_models_that_are_no_text_encoders(tiny_clip: Path, sentence_model: Path, tmp_path: Path) -> None:
@@ -224,10 +226,9 @@ def test_models_that_are_no_text_encoders(tiny_clip: Path, sentence_model: Path,
 
 @pytest.mark.parametrize("dim_text", [8, 5])
 def test_given_vectors_of_both_sides(dim_text: int, tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
+    rng, captions = np.random.default_rng(0), [f"caption {i}" for i in range(60)]
     z = rng.normal(size=(60, 8)).astype(np.float32)
     texts = (z @ rng.normal(size=(8, dim_text)).astype(np.float32)) if dim_text != 8 else z + 0.1
-    captions = [f"caption {i}" for i in range(60)]
     pairs = Pairs.from_arrays(captions, features=z, text_vectors=texts)
     model = tiny(CRCL, text_encoder="features", dim=16, epochs=10, lr=2e-2).fit(pairs)
     assert type(model.model_).__name__ == ("JointHead" if dim_text == 8 else "VectorTowers")
