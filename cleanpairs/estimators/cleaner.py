@@ -157,7 +157,8 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
     def _settings(self) -> TrainingSettings:
         shared = {f.name: getattr(self, f.name) for f in fields(TrainingSettings) if hasattr(self, f.name)}
         where = {"device": self._resolved_device(), "precision": self._resolved_precision(), "seed": self.random_state_}
-        return TrainingSettings(**{**shared, **where})
+        # A checkpoint notes the pieces, and JSON knows no number of numpy.
+        return TrainingSettings(**{**shared, **where, "micro_batch": self.micro_batch and int(self.micro_batch)})
 
     def fit(
         self,

@@ -99,7 +99,7 @@ def save_estimator(estimator: Any, path: Path, *, overwrite: bool = False) -> Pa
         write_tensors(arrays, folder / "bank.safetensors")
         (folder / "config.json").write_text(json.dumps(plain(config), indent=2) + "\n", encoding="utf-8")
         if own.vocabulary is not None:
-            vocabulary = json.dumps(own.vocabulary, ensure_ascii=False)
+            vocabulary = json.dumps(plain(own.vocabulary), ensure_ascii=False)
             (folder / "vocabulary.json").write_text(vocabulary + "\n", encoding="utf-8")
     return path
 
