@@ -87,11 +87,12 @@ def take_packed(tokens: PackedTokens, rows: np.ndarray) -> PackedTokens:
 def pieces(size: int, micro_batch: int | None) -> list[np.ndarray]:
     """Positions (b,) int64 of the pairs of each of this process's pieces of ``micro_batch`` pairs at most, ascending.
     All when None, or of fewer pairs than processes. Every n-th of the packed pairs makes pieces of about as many words.
+    One has a pair more where a single pair would be left, as batch norm knows no deviation of one.
     """
     world, rank = distributed.world_size(), distributed.rank()
     if size < world:
         return [np.arange(size)]
-    n = 1 if micro_batch is None else max(1, min(size // world, -(-size // (world * micro_batch))))
+    n = 1 if micro_batch is None else max(1, min(size // (2 * world), -(-size // (world * micro_batch))))
     return [np.arange(rank + k * world, size, n * world) for k in range(n)]
 
 
