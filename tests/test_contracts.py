@@ -349,22 +349,22 @@ def test_five_captions_an_image(method: Any) -> None:
     pairs, same = (suited(method, Pairs.from_arrays(captions, features=x, image_index=at)) for x in (one, more))
     model = tiny(method).fit(pairs)
     np.testing.assert_array_equal(tiny(method).fit(same).score_pairs(pairs), model.score_pairs(pairs))
-    assert model.correspondence_.shape == (40,) and np.isfinite(model.correspondence_).all()
-    assert 0 <= model.evaluate(pairs).rsum <= 600
+    assert np.isfinite(model.correspondence_).tolist() == [True] * 40 and 0 <= model.evaluate(pairs).rsum <= 600
 
 
 def test_a_resumed_fit_is_the_same(trained: Any, tmp_path: Path) -> None:
     """It is cut behind the split, in the middle of an epoch."""
-    pairs, counted = corpus(40), StopAt()
-    whole = tiny(trained).fit(pairs, on_step=counted)
+    pairs, counted, short = corpus(40), StopAt(), tiny(trained, epochs=4, label_epochs=2)
+    whole = clone(short).fit(pairs, on_step=counted)
     with pytest.raises(KeyboardInterrupt):
-        tiny(trained).fit(pairs, run_dir=tmp_path, on_step=StopAt(counted.seen // 2 + 2))
-    resumed = tiny(trained).fit(pairs, run_dir=tmp_path, resume=True)
-    np.testing.assert_array_equal(resumed.correspondence_, whole.correspondence_)
-    np.testing.assert_array_equal(resumed.score_pairs(pairs), whole.score_pairs(pairs))
-    for other, given in ((tiny(trained, lr=1e-3), pairs), (tiny(trained), corpus(40, seed=2))):
+        clone(short).fit(pairs, run_dir=tmp_path, on_step=StopAt(counted.seen // 2 + 2))
+    resumed = clone(short).fit(pairs, run_dir=tmp_path, resume=True)
+    for line in (*whole.history_, *resumed.history_):
+        line["seconds"] = line["pairs_per_second"] = 0
+    np.testing.assert_equal(*((m.correspondence_, m.score_pairs(pairs), m.history_) for m in (resumed, whole)))
+    for other, given in ((clone(short).set_params(lr=1e-3), pairs), (clone(short), corpus(40, seed=2))):
         assert_raises(DataError, "other data or settings", other.fit, given, run_dir=tmp_path, resume=True)
-    assert_raises(ConfigError, "needs the run_dir", tiny(trained).fit, pairs, resume=True)
+    assert_raises(ConfigError, "needs the run_dir", clone(short).fit, pairs, resume=True)
 
 
 # -- objectives -----------------------------------------------------------------------------------------------------

@@ -293,7 +293,7 @@ class Trainer:
         if partial is None:
             procedure.start_epoch(view)
             self._same_labels()
-        view.captions = procedure.captions
+        view.captions, procedure.mean_probability = procedure.captions, None  # of this epoch, or there is none
         steps = [(k, batch) for k in range(procedure.networks) for batch in procedure.batches(view, k)]
         pairs = sum(len(rows) for _, batch in steps for rows in batch)
         # Of the pairs whose step was taken the losses' sum and the number, and all whose step was tried.

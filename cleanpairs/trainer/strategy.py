@@ -134,7 +134,6 @@ class SingleNetwork(Averaged):
     def start_epoch(self, view: EpochContext) -> None:
         """Forget the batches' probabilities."""
         self.p_of_batches = np.full(len(view.data), np.nan, dtype=np.float32)
-        self.mean_probability = None
 
     def loss(self, view: EpochContext, network: int, batch: tuple[np.ndarray, ...], seed: int) -> Tensor:
         """Mean of the objective over the batch."""
