@@ -44,28 +44,31 @@ def _replaced(table: pa.Table, pattern: str, by: str) -> pa.Table:
 
 def csv_schema(path: str | Path) -> pa.Schema:
     """Return the columns of a CSV, by its beginning. Raises DataError."""
-    with reading(path, "read as a plan in CSV", pa.ArrowException), csv.open_csv(path, None, _delimited(path)) as rows:
+    with reading(path, "read as a plan in CSV", pa.ArrowException), csv.open_csv(path, None, _dialect(path)[0]) as rows:
         return rows.schema
 
 
-def _delimited(path: str | Path) -> Any:
-    """Where fields end: at what follows the first name. Some spreadsheets write ``;`` there, and most of them 0,5."""
+def _dialect(path: str | Path) -> tuple[Any, str]:
+    """Return where fields end, at what follows the first name, and the decimal point.
+
+    Some spreadsheets write ``;`` between fields, and most of them 0,5.
+    """
     with open_regular(path) as file:
         found = re.match(r'"?\w+"?([;,])', file.readline().decode("utf-8-sig", "replace"))
-    return csv.ParseOptions(delimiter=found[1] if found else ",", newlines_in_values=True)
+        comma = found and found[1] == ";" and re.search(rb';"?-?\d+,\d+"?;', file.read())
+    return csv.ParseOptions(delimiter=found[1] if found else ",", newlines_in_values=True), "," if comma else "."
 
 
 def read_csv(path: str | Path, schema: pa.Schema) -> pa.Table:
     """Read a file of :func:`write_csv`, perhaps edited, with the columns of ``schema``. Raises DataError."""
     lists = [field for field in schema if pa.types.is_nested(field.type)]
     with reading(path, "read as a plan in CSV", pa.ArrowException, ValueError, TypeError):
-        delimited = _delimited(path)
-        comma = delimited.delimiter == ";" and re.search(rb';"?-?\d+,\d+"?;', Path(path).read_bytes())
+        delimited, point = _dialect(path)
         table = csv.read_csv(
             path,
             parse_options=delimited,
             convert_options=csv.ConvertOptions(
-                decimal_point="," if comma else ".",
+                decimal_point=point,
                 # pandas writes whole numbers beside empty cells as 12.0
                 column_types={f.name: pa.float64() if pa.types.is_integer(f.type) else f.type for f in schema}
                 | {f.name: pa.string() for f in lists},
