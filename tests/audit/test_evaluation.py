@@ -333,9 +333,8 @@ def test_an_update_has_the_labels_and_leaves_the_sample_and_what_a_person_has_ad
 
 def test_answers_of_a_file(tmp_path: Path) -> None:
     """An empty field is none, those of quarantined pairs are counted, a file without rows is refused."""
-    path = tmp_path / "a.csv"
     for text in ("", "pair_id,matched\n"):
-        path.write_text(text, encoding="utf-8")
+        (path := tmp_path / "a.csv").write_text(text, encoding="utf-8")
         assert_raises(DataError, "holds no row below its header", read_answers, path, correspondence=[0.5])
     path.write_text("pair_id,matched\n0,1\n1,\n2,?\n3,no\n", encoding="utf-8")
     assert read_answers(path, correspondence=[0.5] * 4) == {0: True, 2: None, 3: False}
@@ -344,8 +343,9 @@ def test_answers_of_a_file(tmp_path: Path) -> None:
         y = np.where(np.arange(9) < n, np.nan, 0.5)
         assert_raises(DataError, f"a.csv: {words}", read_answers, path, correspondence=y)
         assert_raises(DataError, words, Answered.of, y, dict.fromkeys(range(9), True))
-    of_ties = Answered.of([0.0] * 60 + [1.0] * 940, {i: i >= 60 for i in range(0, 1000, 20)}, displaced=True)
-    assert abs(of_ties.noise_rate.value - 0.06) < 0.01 and "0.1 keeps 940 pairs" in str(of_ties)
+    for n, step, rule in ((300, 25, False), (60, 20, True)):
+        of_ties = Answered.of([0.0] * n + [1.0] * (1000 - n), {i: i >= n for i in range(0, 1000, step)}, displaced=rule)
+        assert abs(of_ties.noise_rate.value - n / 1000) < 0.01 and (not rule or "0.1 keeps 940 pairs" in str(of_ties))
 
 
 @pytest.mark.parametrize(("change", "words"), [

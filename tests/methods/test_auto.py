@@ -183,9 +183,9 @@ def test_images_whose_captions_are_all_wrong_are_found_and_counted(monkeypatch: 
     monkeypatch.setattr(AutoTraining, "joined", seen)
     model = small().fit(apply_noise(clean, noise := inject_noise(clean, 0.3, per="image", seed=1)))
     low, high = model.noise_rate_interval_
-    assert within == [True, True]  # in both stages a pair weighs no more than its group
     assert low < noise.mismatched.mean() < high < noise.mismatched.mean() + 0.1
     assert roc_auc_score(~noise.mismatched, model.correspondence_) > 0.95
+    assert within == [True, True]  # in both stages a pair weighs no more than its group
 
 
 def test_where_the_agreement_sees_nothing_the_planted_pairs_tell(monkeypatch: pytest.MonkeyPatch) -> None:
