@@ -208,12 +208,12 @@ def _noise_levels(bench: Bench, train: Pairs) -> list[_NoiseLevel]:
             f"the noise {written!r} makes captions of other words, and {bench.data} has its captions as vectors, of "
             "which there are none for these: choose another --kind, or leave the column of vectors out of the data"
         )
-    levels = []
-    for file in bench.noise_files:
+    levels, stems = [], [Path(file).stem for file in bench.noise_files]
+    for stem, file in zip(stems, bench.noise_files, strict=True):
         permutation = load_noise_file(file, len(train), train.image_index)
         digest, noise = hashlib.sha256(permutation.tobytes()).hexdigest()[:12], noise_of(train, permutation)
-        rate = float(noise.mismatched.mean())
-        levels.append(_NoiseLevel(Path(file).stem, rate, "file", digest, lambda seed, noise=noise: noise))
+        name, rate = stem if stems.count(stem) == 1 else file, float(noise.mismatched.mean())
+        levels.append(_NoiseLevel(name, rate, "file", digest, lambda seed, noise=noise: noise))
     for rate, kind in product(() if bench.noise_files else dict.fromkeys(bench.noise), kinds):
         check_number("a benchmark", "noise", rate, least=0, most=1)
         if rate == 0 and kind != kinds[0]:  # no noise of another kind is the same data

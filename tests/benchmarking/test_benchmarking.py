@@ -79,8 +79,7 @@ def test_a_recipe_is_of_its_method_or_of_each(tmp_path: Path) -> None:
     assert notes == [f"--recipe {file} has no settings of infonce: their defaults are used"]
     shipped = method_settings(["crcl"], recipe="clipart")[0][0]
     assert shipped.recipe == "crcl-clipart" and shipped.params["refine_epochs"]
-    said = r"no recipe 'clippart'.*did you mean 'clipart'"
-    assert_raises(ConfigError, said, method_settings, ["crcl"], recipe="clippart")
+    assert_raises(ConfigError, r"'clippart'.*did you mean 'clipart'", method_settings, ["crcl"], recipe="clippart")
     assert_raises(ConfigError, "does not take part", method_settings, ["infonce"], recipe=str(file))
 
 
@@ -96,8 +95,7 @@ def test_siblings_are_found_named_ones_preferred_and_mismatched_data_is_refused(
     alone = load_splits(write_corpus(data.parent / "alone.parquet", 5))
     assert alone.val is None and alone.test is None and alone.digest.endswith("none-none")
     assert alone.notes == ("no val pairs", "no test pairs")
-    wrong = write_corpus(data.parent / "w.parquet", 4, 2, truth=True)
-    assert_raises(DataError, "true_mismatch", load_splits, wrong)
+    assert_raises(DataError, "true_mismatch", load_splits, write_corpus(data.parent / "w.parquet", 4, 2, truth=True))
 
 
 # -- the log --------------------------------------------------------------------------------------------------------
@@ -228,15 +226,17 @@ def test_what_a_method_needs_and_has_not_got(data: Path, monkeypatch: pytest.Mon
 
 def test_noise_files_take_the_place_of_rates_and_the_csv_holds_no_formula(data: Path) -> None:
     file = data.parent / "=cmd.npy"
-    permutation = np.arange(32)
-    permutation[:8] = np.roll(permutation[:8], 1)
-    np.save(file, permutation)
+    np.save(file, permutation := np.concatenate([np.roll(np.arange(8), 1), np.arange(8, 32)]))
     result = run_bench(bench(data, methods="infonce", noise_files=(str(file),)))
     row = result.rows[0]
     share = noise_of(load_pairs(data), permutation).mismatched.mean()
     assert (row["noise"], row["rate"], row["per"], row["mismatched"]) == ("=cmd", share, "file", share)
     (read,) = csv_rows(Path(result.out) / "table.csv")
     assert read["noise"] == "'=cmd" and float(read["rsum"]) == row["rsum"]
+    (data.parent / "other").mkdir()
+    np.save(other := data.parent / "other" / file.name, 31 - permutation[::-1])
+    both = run_bench(bench(data, methods="infonce", noise_files=(str(file), str(other)), out=str(data.parent / "two")))
+    assert [line["noise"] for line in csv_rows(Path(both.out) / "table.csv")] == [str(file), str(other)]
     np.save(file, permutation[:-1])
     assert_raises(DataError, "32 whole numbers", run_bench, bench(data, noise_files=(str(file),)))
 
