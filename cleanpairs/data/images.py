@@ -175,20 +175,19 @@ def cell_bytes(value: Any, root: Path, table_folder: Path | None = None) -> byte
         value = value.get("bytes") if value.get("bytes") is not None else value.get("path")
     if value is None:
         raise DataError("there is no image")
-    if isinstance(value, bytes):
-        if not value:
-            raise DataError("the image has zero bytes")
-        return value
-    if (content := embedded(str(value))) is not None:
-        return content
-    file = resolve_path(str(value), root, table_folder)
-    with reading(name := f"the image file {str(value)[:120]!r}"):
-        if not file.is_file():
-            windows = "; it is a Windows path, and no end of it is under the image root" if "\\" in str(value) else ""
-            raise DataError(f"{name} is missing{windows}")
-        if file.stat().st_size > (most := limit("image_bytes")):
-            raise DataError(f"{name} is larger than {most} bytes")
-        return read_bytes(file)
+    content = value if isinstance(value, bytes) else embedded(str(value))
+    if content is None:
+        file = resolve_path(str(value), root, table_folder)
+        with reading(name := f"the image file {str(value)[:120]!r}"):
+            if not file.is_file():
+                windows = "; it is a Windows path, and no end of it is under the image root" * ("\\" in str(value))
+                raise DataError(f"{name} is missing{windows}")
+            if file.stat().st_size > (most := limit("image_bytes")):
+                raise DataError(f"{name} is larger than {most} bytes")
+            content = read_bytes(file)
+    if not content:
+        raise DataError("the image has zero bytes")
+    return content
 
 
 def named_file(value: Any) -> str | None:

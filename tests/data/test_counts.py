@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cleanpairs.data import Pairs, iter_tables, load_pairs
-from tests.helpers import embedding_folder, picture, research, write_tar
+from tests.helpers import embedding_folder, picture, research, write_table, write_tar
 
 FAULTS = ("no image", "no caption", "empty image", "blank caption", "not UTF-8", "NUL")
 Row = tuple[str, bytes | None, bytes | None]  # what is wrong, image, caption
@@ -65,8 +65,7 @@ def texts(rows: list[Row]) -> pa.Array:
 def as_parquet(root: Path, rows: list[Row]) -> Path:
     (root / "data").mkdir()
     for k in range(2):
-        part = rows[k::2]
-        images = pa.array([image for _, image, _ in part], pa.binary())
+        part, images = rows[k::2], pa.array([image for _, image, _ in rows[k::2]], pa.binary())
         pq.write_table(pa.table({"image": images, "caption": texts(part)}), root / "data" / f"{k}.parquet")
     return root
 
@@ -107,12 +106,16 @@ def as_csv(root: Path, rows: list[Row]) -> Path:
     return root / "in.csv"
 
 
+def as_paths(root: Path, rows: list[Row]) -> Path:
+    """Parquet that names the images of a CSV."""
+    names = pa.array([None if image is None else f"{i}.png" for i, (_, image, _) in enumerate(rows)], pa.string())
+    return write_table(as_csv(root, rows).with_suffix(".parquet"), {"image": names, "caption": texts(rows)})
+
+
 def as_coco(root: Path, rows: list[Row]) -> Path:
-    images, told = list[Any](), list[Any]()
-    for i, (_, image, caption) in enumerate(rows):
-        (root / f"{i}.png").write_bytes(image or b"")
-        images.append({"id": i, "file_name": None if image is None else f"{i}.png"})
-        told += [] if caption is None else [{"image_id": i, "caption": caption.decode("utf-8", "replace")}]
+    as_csv(root, rows)  # with the images
+    images = [{"id": i, "file_name": None if image is None else f"{i}.png"} for i, (_, image, _) in enumerate(rows)]
+    told = [{"image_id": i, "caption": c.decode("utf-8", "replace")} for i, (*_, c) in enumerate(rows) if c is not None]
     (root / "in.json").write_text(json.dumps({"images": images, "annotations": told}))
     return root / "in.json"
 
@@ -124,7 +127,7 @@ def as_embeddings(root: Path, rows: list[Row]) -> Path:
 READ = {as_arrays: {"captions": "rows.parquet"}}
 NOTHING = {write: {"not UTF-8"} for write in (as_datasets, as_research, as_coco)}  # what the format cannot hold
 WRITERS = [*NOTHING, as_tar, as_files, as_downloads, as_parquet, as_arrays, as_csv, as_embeddings]
-EVERY = pytest.mark.parametrize("write", WRITERS, ids=lambda f: f.__name__)
+EVERY = pytest.mark.parametrize("write", [*WRITERS, as_paths], ids=lambda f: f.__name__)
 
 
 def read(write: Callable[[Path, list[Row]], Path], rows: list[Row], root: Path) -> Pairs:
