@@ -19,7 +19,7 @@ from cleanpairs.core import ConfigError, DataError, OutputExistsError, cached_by
 from cleanpairs.data import Pairs, ParquetSink, load_pairs, staged_file
 from cleanpairs.data.columns import TRUTH, score_columns
 from cleanpairs.data.parquet_io import common_schema, open_parquet, read_table
-from cleanpairs.ops.columns import filtered, one_array, taken, with_columns
+from cleanpairs.ops.columns import as_schema, filtered, one_array, plain_schema, taken, with_columns
 from cleanpairs.repair.actions import (
     ACTIONS,
     DISPLACED,
@@ -235,6 +235,7 @@ class RepairPlan:
         written, repaired = acted(table, ["recaption"]), acted(table, REPAIRED)[left]
         lender = {"text_features": pa.array(text_from, mask=written), "image": image_from, "features": image_from}
         whole, roles = dataset.with_format("arrow")[:], pairs.source.columns
+        whole = as_schema(whole, plain_schema(whole.schema))  # pyarrow 26 takes no rows out of views
         columns = {name: taken(whole[name], left) for name in whole.column_names}
         columns |= {name: taken(pa.array(values), left) for name, values in truth.items()}
         for name in score_columns(roles):
@@ -244,8 +245,7 @@ class RepairPlan:
                 columns[name] = taken(table["caption"], left)
             elif role in lender:
                 columns[name] = taken(whole[name], taken(pa.array(lender[role]), left))
-        schema = dataset.features.arrow_schema
-        return type(dataset)(pa.table([columns[f.name].cast(f.type) for f in schema], schema=schema))
+        return type(dataset)(as_schema(pa.table(columns), dataset.features.arrow_schema))
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
         """Write the plan, whole or not at all: Parquet, or CSV for a spreadsheet where ``path`` ends in ``.csv``. The

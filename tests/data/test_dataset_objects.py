@@ -179,7 +179,7 @@ def test_truth_scores_and_vectors_follow_a_plan() -> None:
     more |= {"true_key": ["k1", "k0", "k2", "k3", "k4", "k5"], "text_features": [[float(i), 1.0] for i in range(6)]}
     dataset = plain
     for name, values in more.items():
-        dataset = dataset.add_column(name, values)
+        dataset = dataset.add_column(name, values).cast_column("key", datasets.Value("string_view"))  # as of polars
     actions = ["recaption", "rematch_text", "rematch_image", "drop", "keep", "keep"]
     plan = plan_of(load_pairs(dataset), actions, donors)
     cleaned, pairs = plan.apply(dataset), plan.apply(load_pairs(dataset))
