@@ -94,10 +94,11 @@ class Ledger:
         schema = schema.append(pa.field("original_columns", pa.list_(pa.string())))
         schema = schema.append(pa.field("original_row", pa.struct(self._stored)))
         source, read = self.layout.source, self.layout.schema
-        if source.original is not None and source.joined is not None:  # the input has no such column
-            source, read = source.original, read.remove(read.get_field_index(source.joined))
-        stored = {field.name: field.type for field in reader_of(source).stored_schema(source)}
-        stored = {name: kind for name, kind in stored.items() if "run_end_encoded" not in str(kind)}  # Parquet has none
+        if source.original is not None and source.joined is not None:  # which has added this column, and maybe a key
+            names = reader_of(source := source.original).schema(source).names
+            read = pa.schema([f for f in read if f.name in names], read.metadata)
+        plain = (f for f in reader_of(source).stored_schema(source) if "run_end_encoded" not in str(f.type))
+        stored = {field.name: field.type for field in plain}  # Parquet has no runs
         kinds = [kind if plain_type(kind := stored.get(f.name, f.type)) == f.type else f.type for f in read]
         whole = pa.schema([f.with_type(kind) for f, kind in zip(read, kinds, strict=True)], read.metadata)
         note = LedgerNote(source.n_rows, self.layout.renamed, whole)

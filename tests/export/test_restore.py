@@ -297,10 +297,10 @@ def test_an_input_of_more_rows_than_were_read_is_not_written_over(tmp_path: Path
         assert to.read_bytes() == held
 
 
-def write_folder(folder: Path) -> Path:
+def write_folder(folder: Path, column: str = "id") -> Path:
     """A CSV of four images, one of which is missing. Its path."""
     write_pictures(folder, [f"{i}.png" for i in range(4)])
-    lines = ["file_name,caption,id", "0.png,text 0,a", "1.png,text 1", "none.png,text 2,c", "3.png,text 3,d"]
+    lines = [f"file_name,caption,{column}", "0.png,text 0,a", "1.png,text 1", "none.png,text 2,c", "3.png,text 3,d"]
     (folder / "captions.csv").write_text("\n".join(lines))
     return folder / "captions.csv"
 
@@ -311,19 +311,19 @@ def write_arrow(path: Path, **more: Any) -> None:
         file.write_table(table)
 
 
-@pytest.mark.parametrize("kind", ["folder", "vectors", "arrow"])
+@pytest.mark.parametrize("kind", ["folder", "joined", "vectors", "arrow"])
 def test_what_was_no_parquet_comes_back_as_the_table_that_was_read(tmp_path: Path, kind: str) -> None:
     data = tmp_path / "in"
-    if kind == "folder":
-        write_folder(data)
+    if kind in ("folder", "joined"):
+        write_folder(data, "id" if kind == "folder" else "tag")
     elif kind == "vectors":
         vectors = np.arange(12, dtype=np.float32).reshape(4, 3)
         helpers.embedding_folder(data, vectors, None, pa.table({"caption": [f"text {i}" for i in range(4)]}))
     else:
         runs = pc.run_end_encode(pa.array(["a"] * 4 + ["b"] * (N - 4)))
         write_arrow(data := tmp_path / "in.arrow", year=OF_ODD_TYPES["source"], runs=runs)
-    pairs = load_pairs(data)
-    wanted = pa.Table.from_batches(iter_tables(pairs.source))
+    pairs = load_pairs(data, text_column="caption,tag" if kind == "joined" else None)
+    wanted = pa.Table.from_batches(iter_tables(load_pairs(data).source))
     for seed in (1, 2):
         out = tmp_path / str(seed) / "out.parquet"
         export_pairs(pairs, random_plan(pairs, seed), out, explode=seed == 2)
