@@ -87,7 +87,7 @@ def fetch(data: str, allow_urls: bool) -> str:
             raise MissingInputError(f"no such input: {data} names no file")
         folder = cache_folder(f"{FOLDER}/{hashlib.sha256(data.encode()).hexdigest()[:32]}")
         for remote in remotes:
-            name = Path(unquote(urlsplit(remote.url).path)).name
+            name = Path(unquote(urlsplit(remote.url).path) if scheme.startswith("http") else remote.url).name
             if not name or name.startswith("."):
                 raise DataError(f"{remote.url} does not end in the name of a file")
             if len(name.encode()) > 200:  # a file system takes 255 bytes, with a suffix of ours
