@@ -59,7 +59,7 @@ def _field(column: pa.Field, file: Mapping[str, Any], named: bool) -> dict[str, 
     words = (
         (pa.types.is_boolean, "sc:Boolean"), (pa.types.is_integer, "sc:Integer"), (pa.types.is_floating, "sc:Float"),
         (pa.types.is_string, "sc:Text"), (pa.types.is_large_string, "sc:Text"), (pa.types.is_temporal, "sc:DateTime"),
-        (lambda kind: image or pa.types.is_binary(kind), "sc:Text" if named else "sc:ImageObject"),
+        (lambda kind: image or kind in (pa.binary(), pa.large_binary()), "sc:Text" if named else "sc:ImageObject"),
     )  # fmt: skip
     word = next((word for is_kind, word in words if is_kind(kind)), None)
     if word is None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import yaml
 from huggingface_hub import DatasetCard
@@ -31,14 +32,12 @@ def test_a_card_of_every_format(name: str, make_pairs: Any, make_plan: Any, mixe
     assert summary.rows == made.count(out) == (4 if made.selection else 6)
     assert summary.kept + summary.repaired + summary.dropped == summary.pairs == 7
     assert out.is_dir() == made.directory == (out / "README.md").exists()
-    listed = out.with_name(out.name + ".manifest.json")
-    manifest = json.loads(listed.read_text())
+    manifest = json.loads((listed := out.with_name(out.name + ".manifest.json")).read_text())
     assert manifest["format"] == name and manifest["counts"]["pairs"] == 7
     others = {tmp_path / "cache", tmp_path / "data"}
     there = {p for p in tmp_path.rglob("*") if p.is_file() and not others & set(p.parents)}
     assert there - {tmp_path / path for path in manifest["files"]} == {listed}
-    text = card.read_text()
-    loaded = DatasetCard(text).data
+    loaded = DatasetCard(text := card.read_text()).data
     assert loaded.license == "cc-by-4.0" and loaded.size_categories == "n<1K" and "cleanpairs" in loaded.tags
     for words in (
         "| pairs in the input | 7 | 100.0 % |", f"{summary.rows:,} rows are in this dataset", "3 of 7 pairs (42.9 %)",
@@ -75,8 +74,7 @@ def test_what_is_not_known_is_said_so_and_what_a_run_says_is_text(
 ) -> None:
     pairs, card = make_pairs(0), tmp_path / "card.md"
     export_pairs(pairs, make_plan(pairs), tmp_path / "out.parquet", card=card)
-    text = card.read_text()
-    assert DatasetCard(text).data.license == "unknown" and "licence is unknown" in text
+    assert DatasetCard(text := card.read_text()).data.license == "unknown" and "licence is unknown" in text
     assert "| pairs in the input | 0 |  |" in text and "method" not in text.split("## What was done")[1].split("##")[0]
     evil = "<script>alert(1)</script>\n# Title\n[x](javascript:1) ![i](http://e/i.png) `c` a|b \x1b[31m"
     pairs, about = make_pairs(3), CardFacts(method=evil, versions={evil: evil})
@@ -91,7 +89,8 @@ def test_what_is_not_known_is_said_so_and_what_a_run_says_is_text(
 @pytest.mark.parametrize("name", list(FORMATS))
 def test_croissant_metadata(name: str, make_pairs: Any, make_plan: Any, mixed: Any, tmp_path: Path) -> None:
     """They are written where a card is named like a JSON file."""
-    pairs, card = make_pairs(7, struct=True), tmp_path / "croissant.json"
+    large = {} if name == "csv" else {"photo": pa.array([b""] * 7, pa.large_binary())}
+    pairs, card = make_pairs(7, struct=True, **large), tmp_path / "croissant.json"
     export_pairs(pairs, make_plan(pairs, mixed), tmp_path / named("photos", name), format=name, card=card, about=FACTS)
     told = json.loads(card.read_text())
     assert told["license"] == "cc-by-4.0" and told["conformsTo"].endswith("croissant/1.0")
@@ -101,3 +100,4 @@ def test_croissant_metadata(name: str, make_pairs: Any, make_plan: Any, mixed: A
     fields = {field["name"]: field["dataType"] for part in told.get("recordSet", []) for field in part["field"]}
     images = {"parquet": "sc:ImageObject", "csv": "sc:Text"}
     assert fields.get("image") == images.get(name) and ("caption" in fields) == (name in images)
+    assert fields.get("photo") == (images[name] if name == "parquet" else None)
