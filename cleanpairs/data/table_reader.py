@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -85,6 +85,7 @@ class TableReader(ABC):
     splits: ClassVar[bool] = False  # whether some inputs have several
     streams: ClassVar[bool] = False  # whether there is an ``iter_range``, of a part of the rows
     names_images: ClassVar[bool] = False  # whether the names of the images are keys, and need no column of keys
+    spelled: ClassVar[bool] = False  # whether texts that spell lists of captions are lists: see `listed` and `rows_of`
 
     @abstractmethod
     def schema(self, source: Source) -> pa.Schema:
@@ -93,6 +94,19 @@ class TableReader(ABC):
     def stored_schema(self, source: Source) -> pa.Schema:
         """The schema of the first file, with views and extensions, which :meth:`schema` has not."""
         return self.schema(source)
+
+    def listed(self, source: Source, schema: pa.Schema) -> pa.Schema:
+        """The ``schema`` with lists in the place of texts that spell lists of captions."""
+        at = schema.get_field_index(source.columns.get("text", "")) if "captions" in source.options else -1
+        return schema if at < 0 else schema.set(at, schema.field(at).with_type(pa.list_(pa.string())))
+
+    def rows_of(self, source: Source, path: str, batch: pa.RecordBatch, faults: dict[int, str]) -> Rows:
+        """The rows of a ``batch`` of a file, with lists in the place of texts that spell them."""
+        schema, text = self.listed(source, batch.schema), source.columns.get("text", "")
+        if schema.equals(batch.schema):
+            return Rows(path, batch, faults)
+        column, bad = caption_column(texts_of(batch[text]), lists=True)
+        return Rows(path, batch.set_column(schema.get_field_index(text), schema.field(text), column), faults, bad)
 
     @abstractmethod
     def batches(self, source: Source, batch_rows: int, columns: Sequence[str] | None) -> Iterator[Rows]:
@@ -183,17 +197,22 @@ class TableReader(ABC):
 
     def described(self, data: str, paths: Sequence[str], n_rows: int, request: DataOptions, **options: str) -> Source:
         """The source of these files: find its columns, and hash its files."""
-        n_rows = n_rows if request.limit is None else min(request.limit, n_rows)
         root = None if request.image_root is None else str(Path(request.image_root).absolute())
         given = {} if request.text_column is None else {"text": request.text_column}
         source = Source(self.kind, tuple(paths), given, "", n_rows, root, False, options)
-        schema = self.schema(source)
-        columns = find_columns(schema, vars(request), data)
+        columns = find_columns(schema := self.schema(source), vars(request), data)
+        text = columns.get("text")
+        if self.spelled and text is not None and is_text(schema.field(text).type):
+            read = self.batches(source, LOOK_AT, [text])
+            if any(map(is_listed, islice(chain.from_iterable(texts_of(rows.batch[0]) for rows in read), LOOK_AT))):
+                request = replace(request, text_column=text)
+                return self.described(data, paths, n_rows, request, **options, captions="lists")
         check_truth(schema, data)
         if self.names_images and columns.get("key") == columns.get("image"):
             columns.pop("key", None)
         lists = "text" in columns and is_list(schema.field(columns["text"]).type)
-        source = replace(source, columns=columns, explicit_lists=lists)
+        n_rows = n_rows if request.limit is None else min(request.limit, n_rows)
+        source = replace(source, columns=columns, explicit_lists=lists, n_rows=n_rows)
         return replace(source, fingerprint=fingerprint_of(source))
 
 
@@ -201,8 +220,7 @@ class ParquetReader(TableReader):
     """Reads Parquet. See :func:`cleanpairs.data.readers.load_pairs`."""
 
     kind = "parquet"
-    splits = True
-    streams = True
+    splits = streams = spelled = True
 
     @staticmethod
     def recognises(data: str) -> bool:
@@ -231,18 +249,13 @@ class ParquetReader(TableReader):
         if request.split is not None or (len(splits) > 1 and "train" in splits):
             options["split"] = chosen_split(request.split, named, data)
             paths = [path for path, match in matches.items() if match is not None and match[1] == options["split"]]
-        request, lists = _complete_request(paths, request, data)
-        options |= {"captions": "lists"} if lists else {}
-        return self.described(data, paths, sum(count_rows(paths)), request, **options)
+        return self.described(data, paths, sum(count_rows(paths)), _complete_request(paths, request), **options)
 
     def schema(self, source: Source) -> pa.Schema:
-        """The schema that the files share. Texts that spell lists of captions are lists."""
+        """The schema that the files share."""
         schema = common_schema(source.paths)
         schema = schema.remove(schema.get_field_index(FAULT)) if FAULT in schema.names else schema
-        at = schema.get_field_index(source.columns.get("text", ""))
-        if at < 0 or "captions" not in source.options:
-            return schema
-        return schema.set(at, schema.field(at).with_type(pa.list_(pa.string())))
+        return self.listed(source, schema)
 
     def stored_schema(self, source: Source) -> pa.Schema:
         """See :class:`TableReader`."""
@@ -253,8 +266,6 @@ class ParquetReader(TableReader):
     ) -> Iterator[Rows]:
         """See :class:`TableReader`. Reads ``rows`` rows from ``first`` on, and not the row groups before them."""
         rows = source.n_rows if rows is None else rows
-        text = source.columns.get("text") if "captions" in source.options else None
-        schema = None if text is None else self.schema(source)
         has_faults = FAULT in common_schema(source.paths[:1]).names  # all files have the same columns
         wanted = columns if columns is None or not has_faults else [*columns, FAULT]
         for path, read in iter_batches(source.paths, wanted, batch_rows, rows, first):
@@ -262,12 +273,7 @@ class ParquetReader(TableReader):
             if has_faults:
                 faults = {i: why for i, why in enumerate(read[FAULT].to_pylist()) if why is not None}
                 batch = read.drop_columns([FAULT])
-            if schema is None or text not in batch.schema.names:
-                yield Rows(path, batch, faults)
-                continue
-            column, caption_faults = caption_column(texts_of(batch[text]), lists=True)
-            values = dict(zip(batch.schema.names, batch.columns, strict=True)) | {text: column}
-            yield Rows(path, record_batch(schema, values, columns), faults, caption_faults)
+            yield self.rows_of(source, path, batch, faults)
 
     def iter_range(
         self, source: Source, first: int, rows: int, batch_rows: int, *, hash_vectors: bool = True
@@ -290,11 +296,8 @@ class ParquetReader(TableReader):
                 yield before + first, (Rows(path, batch) for path, batch in read)
 
 
-def _complete_request(paths: Sequence[str], request: DataOptions, data: str) -> tuple[DataOptions, bool]:
-    """By the first rows: the request with the column of images that are there, and whether captions spell lists.
-
-    If they do, the request names their column.
-    """
+def _complete_request(paths: Sequence[str], request: DataOptions) -> DataOptions:
+    """The request with the column of images that are there, by the first rows."""
     schema, file = common_schema(paths), Path(paths[0])
 
     def column(name: str) -> list[Any]:
@@ -307,10 +310,7 @@ def _complete_request(paths: Sequence[str], request: DataOptions, data: str) -> 
         root = located.image_root if alone else None
         if located.image_column != request.image_column or root != str(file.parent):
             request = replace(located, image_root=root)
-    text = find_columns(schema, vars(request), data).get("text")
-    if text is None or not is_text(schema.field(text).type) or not any(map(is_listed, column(text))):
-        return request, False
-    return replace(request, text_column=text), True
+    return request
 
 
 def load_rows(

@@ -211,28 +211,27 @@ def test_save_to_disk_of_a_dataset(tmp_path: Path) -> None:
     assert_not_loaded("has no splits; leave --split", saved, split="train")
     made(3).to_parquet(tmp_path / "in.parquet")
     cached = datasets.Dataset.from_parquet(str(tmp_path / "in.parquet"), cache_dir=str(tmp_path / "cache"))
-    (path,) = cached_files(cached, "hf://owner/name")
-    assert load_pairs(path).captions == captions[:3]
+    assert load_pairs(*cached_files(cached, "hf://owner/name")).captions == captions[:3]
     assert_raises(DataError, "save_to_disk", cached_files, cached.select([2, 0]), "hf://owner/name")
+    spelled = datasets.Dataset.from_dict({"image": [b"a", b"b"], "caption": ['["a", "b"]', "c"]})
+    spelled.save_to_disk(tmp_path / "spelled")
+    assert load_pairs(tmp_path / "spelled", limit=2).captions == load_pairs(spelled).captions == ["a", "b", "c"]
 
 
 def test_arrays_of_datasets_are_vectors(tmp_path: Path) -> None:
     features = datasets.Features({"caption": datasets.Value("string"), "features": datasets.Array2D((2, 3), "float32")})
     vectors = np.arange(12, dtype=np.float32).reshape(2, 2, 3)
-    rows = datasets.Dataset.from_dict({"caption": ["a", "b"], "features": vectors}, features=features)
-    rows.save_to_disk(tmp_path / "saved")
+    datasets.Dataset.from_dict({"caption": ["a", "b"], "features": vectors}, features).save_to_disk(tmp_path / "saved")
     np.testing.assert_array_equal(load_pairs(tmp_path / "saved").images.array(), vectors)
 
 
 def test_damaged_directories(tmp_path: Path) -> None:
     made(40).save_to_disk(tmp_path / "saved")
-    (path,) = (tmp_path / "saved").glob("*.arrow")
-    whole = path.read_bytes()
+    whole = (path := next((tmp_path / "saved").glob("*.arrow"))).read_bytes()
     for keep in (len(whole) - 8, len(whole) // 2, 3, 0):
         path.write_bytes(whole[:keep])
         assert_not_loaded(r"arrow is cut short", tmp_path / "saved")
-    state = tmp_path / "saved" / "state.json"
-    note = json.loads(state.read_text())
+    note = json.loads((state := tmp_path / "saved" / "state.json").read_text())
     (tmp_path / "elsewhere.arrow").write_bytes(b"")
     for name, words in (("../elsewhere.arrow", "leaves"), ("data-00009.arrow", r"data-00009\.arrow is missing")):
         state.write_text(json.dumps({**note, "_data_files": [{"filename": name}]}))
@@ -269,8 +268,9 @@ def test_rows_of_lance_in_order_and_images_in_any(lance_folder: Path) -> None:
     assert pairs.images.read([9, 0, 9]) == [picture(9), picture(0), picture(9)]
     assert load_pairs(lance_folder, limit=5).captions == pairs.captions[:5]
     sys.modules["lance"].dataset(lance_folder).delete("caption = 'text 3'")
+    sys.modules["lance"].dataset(lance_folder).update({"caption": """'["a", "b"]'"""}, "caption = 'text 4'")
     fewer = load_pairs(lance_folder)
-    assert len(fewer) == 11 and fewer.source.fingerprint != pairs.source.fingerprint
+    assert fewer.captions[10:] == ["a", "b"] and fewer.source.fingerprint != pairs.source.fingerprint
     assert pairs.images.read([3, 11]) == [picture(3), picture(11)]  # as they were
 
 

@@ -34,7 +34,7 @@ class DatasetsReader(TableReader):
     """Reads `datasets` directories, single ``.arrow`` files, and ``hf://owner/name``."""
 
     kind = "datasets"
-    splits = True
+    splits = spelled = True
 
     @staticmethod
     def recognises(data: str) -> bool:
@@ -62,7 +62,7 @@ class DatasetsReader(TableReader):
         """The schema that the files share. A dataset without rows has no files, only a note of its columns."""
         note = source.paths[0]
         if not note.endswith(".json"):
-            return shared_schema(source.paths, lambda path: plain_schema(_mapped(path).schema))
+            return self.listed(source, shared_schema(source.paths, lambda path: plain_schema(_mapped(path).schema)))
         from datasets import Features
 
         with reading(note, "read for its columns", KeyError, TypeError, ValueError, AttributeError):
@@ -75,14 +75,14 @@ class DatasetsReader(TableReader):
     def batches(self, source: Source, batch_rows: int, columns: Sequence[str] | None) -> Iterator[Rows]:
         """See :class:`TableReader`."""
         left = source.n_rows
-        schema = self.schema(source)
+        schema = self.schema(replace(source, options={}))
         for path in source.paths if left else ():
             for batch in iter_arrow(path, columns, batch_rows) if left > 0 else ():
                 with reading(path, *_ERRORS):
                     part = conformed(batch.slice(0, left), schema)
                 left -= len(part)
                 if len(part):
-                    yield Rows(path, part)
+                    yield self.rows_of(source, path, part, {})
 
 
 def stored_files(folder: Path, split: str | None = None) -> list[str]:

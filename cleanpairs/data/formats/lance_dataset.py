@@ -32,6 +32,7 @@ class LanceReader(TableReader):
     """Reads the latest version of a Lance dataset. A later version is another input."""
 
     kind = "lance"
+    spelled = True
 
     @staticmethod
     def recognises(data: str) -> bool:
@@ -50,7 +51,7 @@ class LanceReader(TableReader):
     def schema(self, source: Source) -> pa.Schema:
         """See :class:`TableReader`."""
         with reading(source.options["folder"], *_ERRORS):
-            return plain_schema(self.stored_schema(source))
+            return self.listed(source, plain_schema(self.stored_schema(source)))
 
     def stored_schema(self, source: Source) -> pa.Schema:
         """See :class:`TableReader`."""
@@ -61,7 +62,7 @@ class LanceReader(TableReader):
         folder, wanted = source.options["folder"], None if columns is None else list(columns)
         with reading(folder, *_ERRORS):
             for batch in _dataset(source).to_batches(columns=wanted, batch_size=batch_rows, limit=source.n_rows):
-                yield Rows(folder, plain_batch(batch))
+                yield self.rows_of(source, folder, plain_batch(batch), {})
 
     def images_at(self, source: Source, rows: Sequence[int]) -> list[bytes | None]:
         """See :class:`TableReader`."""
