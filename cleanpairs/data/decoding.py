@@ -32,7 +32,7 @@ import numpy as np
 
 from cleanpairs.core import children
 from cleanpairs.core.errors import DataError, ResourceError
-from cleanpairs.core.limits import hold_memory, limit, memory_is_capped
+from cleanpairs.core.limits import decoding_limits, hold_memory, limit, memory_is_capped
 from cleanpairs.core.registry import load_target
 from cleanpairs.data.images import ImageSource, read_image
 
@@ -82,15 +82,15 @@ def workers_for(n: int, each: int = 512, most: int = 8) -> int:
 
 class Decoder(AbstractContextManager["Decoder"]):
     """Decodes batches of encoded images, ahead of their use, in ``workers`` processes that end with its ``with`` block.
-    0 decodes in this one, without CLEANPAIRS_DECODE_SECONDS and _MEMORY. Raises ResourceError: no process can be
-    started.
+    0 decodes in this one, without CLEANPAIRS_DECODE_SECONDS and _MEMORY. Raises ConfigError: a variable holds no limit.
+    ResourceError: no process can be started.
     """
 
     def __init__(self, preparation: Preparation, workers: int) -> None:
-        self.preparation, self.workers = preparation, workers
+        decoding_limits()  # a variable that holds no number would end each worker, and count as a fault of its image
+        self.preparation, self.workers, self._closed = preparation, workers, False
         self.seconds, self.memory = float(limit("decode_seconds") or 0), limit("decode_memory")
         self._all: list[_Worker] = []
-        self._closed = False
         self._executor = ThreadPoolExecutor(workers, "decode") if workers and not memory_is_capped() else None
         # It holds the worker of each thread.
         self._local: Any = SimpleNamespace() if self._executor is None else threading.local()

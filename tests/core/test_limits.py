@@ -44,6 +44,8 @@ def test_the_docs_name_every_limit_and_a_variable_that_is_none_is_refused(monkey
         for text in ("nonsense", "-1", "nan"):
             monkeypatch.setenv(entry.variable, text)
             assert_raises(ConfigError, entry.variable, limit, name)
+            if name in ("pixels", "image_bytes"):  # which the processes that decode read
+                assert_raises(ConfigError, entry.variable, Decoder, SIGNATURE, 1)
         monkeypatch.setenv(entry.variable, "1")
         assert limit(name) == 1
 
@@ -100,11 +102,7 @@ def test_a_lack_of_memory_is_code_6(error: Exception, in_process: Command, monke
 @pytest.mark.parametrize(("error", "told", "words"), [
     (pa.lib.ArrowMemoryError("realloc of size 2097152 failed"), MemoryError, "realloc"),
     (pa.ArrowInvalid("not what it says"), DataError, "x.parquet"),
-    (
-        pa.ArrowException("Failed to launch worker thread: Resource temporarily unavailable"),
-        ResourceError,
-        "ulimit",
-    ),
+    (pa.ArrowException("Failed to launch worker thread: Resource temporarily unavailable"), ResourceError, "ulimit"),
 ])  # fmt: skip
 def test_what_lacks_is_no_fault_of_the_data(error: Exception, told: type[Exception], words: str) -> None:
     with pytest.raises(told, match=words), reading("x.parquet", "read", pa.ArrowException):
