@@ -559,7 +559,7 @@ class FrozenScorer(PairScorer):
         """See :meth:`cleanpairs.estimators.PairScorer.encode_texts`."""
         self._fitted()
         if isinstance(self._model, GivenVectors):
-            raise ConfigError("the captions' vectors came with the data: there is no model that makes others")
+            raise ConfigError("the captions' vectors came with the data: name a model that makes others (model)")
         return np.asarray(self._model.encode_texts(checked_captions(texts)))
 
     def _stored(self) -> Stored:

@@ -1043,8 +1043,13 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         -------
         RepairPlan
             With the new captions.
+
+        Raises
+        ------
+        ConfigError
+            The captions of the fit came as vectors, so that nothing judges other captions.
         """
-        self._fitted()
+        self.encode_texts([])  # which raises it before the writer is asked
         loaded = self._grouped(load_pairs(pairs)) if plan.settings.get("dedup") else load_pairs(pairs)
         if isinstance(writer, (str, Path)):
             from cleanpairs.encoders.pretrained import Captioner

@@ -39,8 +39,8 @@ class Captions:
         """The table of n captions, where null is empty. ConfigError: the data's vectors are taken."""
         if self.dim is not None:
             raise ConfigError(
-                "text_encoder='features' takes the captions' vectors from the data, and these captions come without: "
-                "give pairs with vectors of both sides"
+                "the captions' vectors came with the data, and no model makes those of other captions: fit with "
+                "text_encoder='words' (--set text_encoder=words)"
             )
         texts = [caption or "" for caption in captions]
         return self._joined(texts, self._vectors(texts))

@@ -101,8 +101,8 @@ def test_new_captions_do_not_keep_the_vectors_of_the_old_ones() -> None:
     model = CRCL(
         backbone="mlp", text_encoder="features", epochs=1, refine_epochs=(), image_size=32, require_dependence=False
     ).fit(given)
-    with pytest.raises(DataError, match="needs vectors of the captions"):  # of captions that are written there are none
-        model.recaption(given, plan, Namer())
+    assert_raises(ConfigError, "text_encoder=words", model.recaption, given, plan, namer := Namer())
+    assert namer.looked == 0  # as there are no vectors of captions that are written
 
 
 def test_a_pair_that_is_there_already_is_not_written_again_and_what_cannot_be_read_stays_dropped() -> None:
