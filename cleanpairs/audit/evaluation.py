@@ -1,5 +1,5 @@
-"""What a labelled audit says about a run: figures with intervals, and a calibrated probability for every pair. And
-what calibrated probabilities let expect without a label.
+"""What a labelled audit says about a run: figures with intervals. And what calibrated probabilities let expect without
+a label.
 
 At a threshold t every stratum of the sample falls into two cells, below t and not, of N_c pairs. With w_i the pairs for
 which the labelled pair i stands, y_i = 1 where it is mismatched, and p_c the mean of y_i in cell c, or in its stratum
@@ -221,7 +221,7 @@ class ExpectedQuality:
     def __str__(self) -> str:
         return (
             f"expected noise rate   {self.noise_rate}\n\n{threshold_table(self.at_thresholds, mark=self.threshold)}\n\n"
-            "all by the model's own probabilities; "
+            "all by probabilities alone; "
             f"`cleanpairs audit {quote(self.run)} --n 100` measures them with labels"
         )
 
