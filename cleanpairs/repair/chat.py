@@ -37,8 +37,8 @@ class ChatSettings:
     """Settings of the requests to a vision-language model. ConfigError where a setting is out of its range.
 
     - ``model``: its name there
-    - ``prompt``: a text file with {caption} and {words}, the words in doubt. A line with {words} is left out where
-      there are none. Ours when None
+    - ``prompt``: a text file with {caption} and {words}, the words in doubt. A line with {words}, and without
+      {caption}, is left out where there are none. Ours when None
     - ``image_size``: pixels of the longer side. A smaller image is not enlarged
     - ``body``: the other fields of each request
     - ``max_words``: an answer of more words is not used
@@ -297,7 +297,8 @@ class ChatWriter:
         return Answer(key, caption, problem, _model_of(body), where)
 
     def _prompt(self, caption: str, words: Sequence[str]) -> str:
-        lines = [line for line in self.template.splitlines() if words or "{words}" not in line]
+        lines = self.template.splitlines()
+        lines = [line for line in lines if words or "{words}" not in line or "{caption}" in line]
         values = {"{caption}": caption, "{words}": ", ".join(words)}
         return re.sub(r"\{(?:caption|words)\}", lambda found: values[found[0]], "\n".join(lines))
 
@@ -312,9 +313,7 @@ class ChatWriter:
         small.save(out, "JPEG", quality=90)
         url = f"data:image/jpeg;base64,{base64.b64encode(out.getvalue()).decode()}"
         content = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": prompt}]
-        return {
-            **self.settings.body, "model": self.settings.model, "messages": [{"role": "user", "content": content}],
-        }  # fmt: skip
+        return {**self.settings.body, "model": self.settings.model, "messages": [{"role": "user", "content": content}]}
 
     def _read(self, path: str | Path) -> None:
         """Take the answers of a file."""

@@ -109,8 +109,8 @@ def test_what_is_no_caption_is_counted_and_named(line: Callable[[Any], str], kin
 def test_the_prompt_is_the_users_file(tmp_path: Path) -> None:
     pairs, plan = corpus()
     file, asked = tmp_path / "prompt.txt", tmp_path / "requests.jsonl"
-    file.write_text("Mend {caption} {\nDoubt {words}!\n")
-    for words, text in (((), "Mend purple {"), (("pur", "{caption}"), "Mend purple {\nDoubt pur, {caption}!")):
+    file.write_text("Mend {caption} {words}{\nDoubt {words}!\n")  # the whole first line is no part about words
+    for words, text in (((), "Mend purple {"), (("p", "{caption}"), "Mend purple p, {caption}{\nDoubt p, {caption}!")):
         asked.unlink(missing_ok=True)
         writer = ChatWriter(ChatSettings(model="m", prompt=str(file)), requests=asked)
         recaption(pairs, plan, writer, by_colour, words=lambda rows, words=words: [words] * len(rows))
