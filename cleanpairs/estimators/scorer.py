@@ -150,7 +150,7 @@ class Embedded:
             np.add.at(texts, row, each)
         if spaces is not None:  # trained networks know displaced pairs by heart
             mean = np.bincount(row, np.nan_to_num(matched)) / count
-            return displaced_between_spaces(images, texts, mean, usable)
+            return displaced_between_spaces(images, texts, mean, usable, pairs.pair_image_group[first])
         if images.shape[1] != texts.shape[1]:
             usable[:] = False
         return find_displaced_rows(images, texts, usable=usable)

@@ -89,7 +89,7 @@ def frozen_spaces(
 
 
 def displaced_between_spaces(
-    images: np.ndarray, texts: np.ndarray, matched: np.ndarray, usable: np.ndarray
+    images: np.ndarray, texts: np.ndarray, matched: np.ndarray, usable: np.ndarray, image_group: np.ndarray
 ) -> Displacement:
     """Find displaced rows of pairs in two spaces, by regressions that know no pair by heart.
 
@@ -101,6 +101,8 @@ def displaced_between_spaces(
         P(matched).
     usable : (n,) bool
         Rows that can be compared.
+    image_group : (n,) int64
+        Equal numbers are one image, no row of which may tell about another: it would fit that row's caption better.
 
     Returns
     -------
@@ -108,30 +110,31 @@ def displaced_between_spaces(
         See :func:`cleanpairs.correspondence.displacement.find_displaced_rows`. What was found at first makes better
         regressions, by which rows are searched once more.
     """
-    at = np.arange(len(images))
-    found = find_displaced_rows(*_predicted(images, texts, matched * usable, at), usable=usable)
+    at, (_, first, image) = np.arange(len(images)), np.unique(image_group, return_index=True, return_inverse=True)
+    fold = first[image] * 5 // len(images)
+    found = find_displaced_rows(*_predicted(images, texts, matched * usable, at, fold), usable=usable)
     if not found.blocks:
         return found
     weight = np.where(found.distance, found.probability, matched) * usable
     partner = np.clip(at + found.distance, 0, len(at) - 1)
-    again = find_displaced_rows(*_predicted(images, texts, weight, partner), usable=usable)
+    again = find_displaced_rows(*_predicted(images, texts, weight, partner, fold), usable=usable)
     return max(found, again, key=lambda one: one.probability.sum())
 
 
 def _predicted(
-    images: np.ndarray, texts: np.ndarray, weight: np.ndarray, partner: np.ndarray, folds: int = 5
+    images: np.ndarray, texts: np.ndarray, weight: np.ndarray, partner: np.ndarray, fold: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Each side joined with what it predicts of the other, (n, d + e) twice: a dot product is the sum of both cosines.
 
     Ridge regressions are fitted to the images (n, d) and the captions (n, e) of the rows ``partner`` (n,), by a
-    ``weight`` (n,). They predict the fold that they have not seen.
+    ``weight`` (n,). They predict the ``fold`` (n,) that they have not seen.
     """
     from sklearn.preprocessing import normalize
 
-    fold, weight = np.arange(len(images)) * folds // len(images), np.maximum(weight, 1e-3)
+    weight = np.maximum(weight, 1e-3)
     x, t = (side - np.average(side, axis=0, weights=weight).astype(np.float32) for side in (images, texts))
     of_image, of_text = np.zeros_like(t), np.zeros_like(x)
-    for left_out in range(folds):
+    for left_out in np.unique(fold):
         held_out, fitted = fold == left_out, (fold != left_out) & (fold[partner] != left_out)
         both = x[fitted], t[partner[fitted]]
         of_image[held_out] = x[held_out] @ ridge(*both, weight[fitted])

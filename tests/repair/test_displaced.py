@@ -74,9 +74,8 @@ def test_every_displaced_row_gets_its_own_caption_and_an_orphan_none(tmp_path: P
 
 @pytest.mark.parametrize("streamed_from", [0, 1_000])
 def test_the_ledger_names_the_rule_and_the_export_is_verified_and_undone(tmp_path: Path, streamed_from: int) -> None:
-    data, out = tmp_path / "data.parquet", tmp_path / "clean.parquet"
-    said = "the caption of each image stands 2 rows down"
-    write(data)
+    out, said = tmp_path / "clean.parquet", "the caption of each image stands 2 rows down"
+    write(data := tmp_path / "data.parquet")
     found = fit_beside(data, "text_encoder=features", method="clip-score", device="cpu")
     assert any(said in block["why"] for block in found["displaced"])
     y = (run := Run(tmp_path / "run")).scores().correspondence
@@ -151,11 +150,14 @@ def test_most_rows_may_be_displaced(seed: int) -> None:
     rng = np.random.default_rng(seed)
     z, maps = rng.normal(size=(600, 12)), rng.normal(size=(2, 12, 20))
     images, texts = (unit(z @ side + 1.5 * rng.normal(size=(600, 20))).astype(np.float32) for side in maps)
-    owner = np.r_[0:100, 101:200, 201:600, 0, 1]
-    found = displaced_between_spaces(images, texts[owner], np.full(600, 0.7), np.ones(600, bool))
+    each = np.full(600, 0.7), np.ones(600, bool), np.arange(600)
+    found = displaced_between_spaces(images, texts[np.r_[0:100, 101:200, 201:600, 0, 1]], *each)
     edges = [edge for block in found.blocks for edge in (block.first, block.last)]
     assert [block.distance for block in found.blocks] == [-1, -2]
     np.testing.assert_allclose(edges, [101, 200, 201, 599], atol=3)
+    images, texts = (unit(rng.normal(size=(600, 256))).astype(np.float32) for _ in range(2))
+    back = np.arange(600) % 300  # each image comes back, with a caption that tells nothing of it
+    assert not displaced_between_spaces(images[back], texts, *each[:2], back).blocks
 
 
 def test_captions_of_a_row_move_together_and_each_once() -> None:
