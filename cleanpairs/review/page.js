@@ -66,6 +66,7 @@ function picture(pair, into, key) {
   into.hidden = false;
   into.alt = `image of pair ${pair}, ${key}`;
   into.onerror = () => { into.hidden = true; if (into === $("image")) $("blank").hidden = false; };
+  into.removeAttribute("src");  // else the image of the last pair stays beside the new caption until this one is there
   into.src = "image/" + pair;
 }
 
