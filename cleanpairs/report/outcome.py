@@ -186,8 +186,8 @@ def _ranges(values: np.ndarray, ranges: int = 6) -> tuple[np.ndarray, list[str]]
     edges = np.unique(np.quantile(values[finite], np.linspace(0, 1, ranges + 1), method="nearest"))
     codes = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, max(len(edges) - 2, 0))
     inside = pd.Series(values[finite]).groupby(codes[finite])
-    ends = zip(inside.min(), inside.max(), strict=True)
-    names = [f"{low:.6g}" if low == high else f"{low:.6g} to {high:.6g}" for low, high in ends]
+    ends = map(dict.fromkeys, zip(inside.min(), inside.max(), strict=True))  # one number where both are equal
+    names = [" to ".join(f"{x:{'.0f' if 1e6 <= abs(x) < 1e20 else '.6g'}}" for x in both) for both in ends]
     return np.where(finite, codes, -1), names
 
 

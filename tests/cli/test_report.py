@@ -130,8 +130,7 @@ def test_draw_label_judge(command: Command, made: Run, monkeypatch: pytest.Monke
 def test_thresholds_without_labels(command: Command, made: Run) -> None:
     assert_refused(command("audit", made.path, "--thresholds"), 7, "precision", f"review {made.path} --calibrate")
     (made.path / "model").mkdir()
-    theta = [-4.0, 4.0, 1.0]
-    config = {"format": FORMAT, "calibration": {"theta": theta, "draws": [theta, [-3.8, 4.1, 0.9]]}}
+    config = {"format": FORMAT, "calibration": {"theta": [-4, 4, 1], "draws": [[-4, 4, 1], [-3.8, 4.1, 0.9]]}}
     (made.path / "model" / "config.json").write_text(json.dumps(config))
     code, out, _ = command("audit", made.path, "--thresholds")
     assert code == 0 and "expected noise rate" in out and "0.2*" in out and f"audit {made.path} --n 100" in out

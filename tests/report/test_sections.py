@@ -57,11 +57,12 @@ def test_slices_against_pandas(tmp_path: Path) -> None:
 
 def test_many_values_are_summed_up(tmp_path: Path) -> None:
     columns = {"features": [[0.1, 0.2 + i] for i in range(60)], "caption": ["a b"] * 60, "nested": [[1]] * 60}
-    columns["shop"] = [f"s{i % 30}" for i in range(60)]
+    columns |= {"shop": [f"s{i % 30}" for i in range(60)], "day": range(20240101, 20240161)}
     pairs, flat = load_pairs(write_table(tmp_path / "d.parquet", columns)), outcome(np.ones(60))
     (found,) = slice_tables(pairs, flat, "shop")
     assert [r["value"] for r in found["rows"]][-1] == "all others" and len(found["rows"]) == 21
     assert sum(r["pairs"] for r in found["rows"]) == 60 and found["note"] == "the 20 most frequent of 30 values"
+    assert slice_tables(pairs, flat, "day")[0]["rows"][0]["value"] == "20240101 to 20240110"
     assert_raises(ConfigError, r"no such column; did you mean 'shop'\?", slice_tables, pairs, flat, ["shops"])
     assert_raises(ConfigError, "one value a row", slice_tables, pairs, flat, ["nested"])
     assert_raises(DataError, "memory only", slice_tables, pairs.select([1]), outcome([1.0]), ["shop"])
