@@ -90,11 +90,12 @@ def _audit(run: Any, options: dict[str, Any]) -> None:
     page = f"{command} --page" + (f" --out {quote(options['out'])}" if options["out"] else "")
     folder = Path(options["out"]) if options["out"] is not None else run.path / "audit"
     csv, pairs, y = folder / "labels.csv", run.load_input(), run.fitted_scores().correspondence
-    begun = options["page"] and csv.exists() and options["n"] is None and not options["overwrite"]
-    if not begun:
+    begun = options["page"] and csv.exists() and not options["overwrite"]
+    sample = read_labels(csv, keys=pairs.keys, correspondence=y) if begun else None
+    if sample is None or min(options["n"] or len(sample), (y == y).sum()) != len(sample):  # it is another draw
         drawn = draw_sample(y, options["n"] or 100, threshold=_threshold(run, options), seed=options["seed"])
         write_labels(folder, drawn, pairs, overwrite=options["overwrite"])
-    sample = read_labels(csv, keys=pairs.keys, correspondence=y)
+        sample = read_labels(csv, keys=pairs.keys, correspondence=y)
     if not options["page"]:
         images = len(list(folder.glob("images/*")))
         text = (
@@ -114,10 +115,8 @@ def _audit(run: Any, options: dict[str, Any]) -> None:
         return _evaluated(run, options, csv)
 
     _serve(session, lambda: judge()[1], f"Audit of {run.path.name}", options["no_browser"])
-    if session.labels().labelled.any():
-        print_result(*judge())
-    else:
-        print_result({"labelled": 0}, f"no pair is labelled yet; {page} resumes")
+    none = {"labelled": 0}, f"no pair is labelled yet; {page} resumes"
+    print_result(*(judge() if session.labels().labelled.any() else none))
 
 
 def _evaluated(run: Any, options: dict[str, Any], csv: Path) -> tuple[dict[str, Any], str]:

@@ -112,17 +112,17 @@ def test_draw_label_judge(command: Command, made: Run, monkeypatch: pytest.Monke
     assert not judged.exists()
     assert command("audit", made.path, "--out", "my forms", "--n", 30).code == 0
     monkeypatch.setattr("cleanpairs.cli.review._serve", lambda *_: None)  # nobody labels
-    assert "--page --out 'my forms' resumes" in command("audit", made.path, "--out", "my forms", "--page").out
+    page = ("audit", made.path, "--out", "my forms", "--page")
+    assert all("--page --out 'my forms' resumes" in command(*page, *n).out for n in ((), ("--n", 30)))
+    assert_refused(command(*page, "--n", 31), 5, "my forms exists")
     for given, n in ((Path("my forms/labels.csv"), 30), (labels, 80)):
-        rows = [row | {"matched": "n" if int(row["pair_id"]) < 160 else "y"} for row in csv_rows(given)]
-        write_csv_rows(given, rows)
+        write_csv_rows(given, [row | {"matched": "ny"[int(row["pair_id"]) >= 160]} for row in csv_rows(given)])
         code, out, _ = command("audit", made.path, "--labels", given)
         result = json.loads(judged.read_text(encoding="utf-8"))
         assert code == 0 and "0.2*" in out and result["labelled"] == n
     assert_refused(command("audit", made.path, "--n", 12, "--overwrite"), 5, "80 labels given by hand")
-    truth, y = np.arange(M - 1) < 160, made.scores().correspondence[:-1]
-    recall = result["at_threshold"]["recall"]
-    assert recall["low"] <= (truth & (y < 0.2)).sum() / 160 <= recall["high"]
+    recall, found = result["at_threshold"]["recall"], (made.scores().correspondence[:160] < 0.2).mean()
+    assert recall["low"] <= found <= recall["high"]
     assert result["noise_rate"]["low"] < 160 / 399 < result["noise_rate"]["high"]
     assert json.loads(command("audit", made.path, "--labels", labels, "--json").out)["auroc"] == result["auroc"]
 
