@@ -3,6 +3,7 @@ const $ = (id) => document.getElementById(id);
 const DONE = { keep: "belongs", drop: "does not belong", unsure: "cannot say", rematch_text: "another caption", rematch_image: "another image", recaption: "your caption" };
 const PLAN = { keep: "keep the pair", drop: "drop the pair", rematch_text: "repair", rematch_image: "repair", recaption: "repair" };
 let blind = false, pairs = [], total = 0, answered = new Set(), at = 0, shown = null, busy = false, ended = false;
+let listed = {};  // what the pairs were listed by
 const undoable = [];  // [name of a decision, the pair that it was made at]
 
 async function ask(path, body) {
@@ -33,9 +34,10 @@ function progress() {
 }
 
 async function list() {
-  const words = $("words").value.trim();
-  const found = await ask("queue?" + new URLSearchParams(blind ? {} : { show: $("show").value, words }));
+  const words = $("words").value.trim(), by = blind ? {} : { show: $("show").value, words };
+  const found = await ask("queue?" + new URLSearchParams(by));
   ({ pairs, total } = found);
+  listed = by;
   answered = new Set(found.answered);
   if (!blind) tell(found);
   for (const id of ["keep-all", "drop-all"]) $(id).hidden = !words || !total;
@@ -195,11 +197,15 @@ document.querySelector("main").addEventListener("click", (event) => { const butt
 $("editor").addEventListener("submit", (event) => { event.preventDefault(); act(async () => { await answer("recaption", { caption: $("typed").value }); close(); }); });
 $("cancel").addEventListener("click", close);
 $("tools").addEventListener("submit", (event) => event.preventDefault());
-$("show").addEventListener("change", () => act(start));
 let waiting = 0;
-$("words").addEventListener("input", () => { clearTimeout(waiting); waiting = setTimeout(() => act(start), 200); });
+function relist(after) {  // an answer may be on its way
+  clearTimeout(waiting);
+  waiting = setTimeout(() => { if (busy) relist(50); else act(start); }, after);
+}
+$("show").addEventListener("change", () => relist(0));
+$("words").addEventListener("input", () => relist(200));
 $("drop-alike").addEventListener("click", () => act(() => answerAll({ alike: shown.pair }, "drop")));
-for (const action of ["keep", "drop"]) $(action + "-all").addEventListener("click", () => act(() => answerAll({ show: $("show").value, words: $("words").value }, action)));
+for (const action of ["keep", "drop"]) $(action + "-all").addEventListener("click", () => act(() => answerAll(listed, action)));
 $("finish").addEventListener("click", () => act(async () => {
   const { text } = await ask("write", {});
   $("result").hidden = false;

@@ -155,8 +155,7 @@ def test_dark_by_the_system_and_by_choice(tab: Any) -> None:
     background = "getComputedStyle(document.body).backgroundColor"
     assert tab.run(background) == "rgb(255, 255, 255)"
     tab.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
-    dark = tab.run(background)
-    assert dark == "rgb(20, 23, 27)"
+    assert (dark := tab.run(background)) == "rgb(20, 23, 27)"
     assert np.asarray(tab.screenshot()).mean() < 90
     tab.key("t")
     assert tab.run(background) == "rgb(255, 255, 255)"

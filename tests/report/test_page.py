@@ -164,9 +164,8 @@ def test_all_alike(fill: float, truth: bool, tmp_path: Path) -> None:
 def test_a_scores_table_in_any_order_with_nulls_is_the_same_as_its_columns(tmp_path: Path) -> None:
     y = np.array([0.9, np.nan, 0.02, 0.5])
     order = [2, 0, 3, 1]
-    reasons = [None if i != 1 else "the caption is empty" for i in order]
     scores = pa.array(y[order], pa.float32(), from_pandas=True)
-    table = pa.table({"pair_id": order, "correspondence": scores, "reason": reasons})
+    table = pa.table({"pair_id": order, "correspondence": scores, "reason": [None] * 3 + ["the caption is empty"]})
     outcome = outcome_of(table, 0.1, None, None)
     assert outcome.kind.tolist() == ["kept", "quarantined", "flagged", "kept"]
     assert outcome.reasons() == [("quarantined", "the caption is empty", 1)]
