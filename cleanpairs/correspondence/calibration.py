@@ -686,9 +686,9 @@ def rate_in_words(result: Mapping[str, Any]) -> str:
     rate, interval, bound, better = (result.get(name) for name in names)
     within = "" if interval is None else f" (95 % interval {percent(interval[0])} to {percent(interval[1])})"
     if result.get("answers") or result.get("opinions"):
-        second = f" and {result['opinions']:,} opinions of a judge" if result.get("opinions") else ""
-        answered = f"By {result['answers']:,} answers{second} about {percent(result['noise_rate'])}"
-        return f"{answered} of the pairs are mismatched{within}."
+        kinds = {"answers": "answers", "opinions": "opinions of a judge"}
+        by = " and ".join(f"{result[name]:,} {what}" for name, what in kinds.items() if result.get(name))
+        return f"By {by} about {percent(result['noise_rate'])} of the pairs are mismatched{within}."
     if better is not None and better < 0.4:
         text = (
             "Many pairs are mismatched, or captions of this corpus say little about their images. "

@@ -132,8 +132,7 @@ def test_forty_labels_tell_what_the_null_cannot(rate: float, level: float) -> No
 
 def test_more_labels_narrow_the_interval() -> None:
     observed, _, wrong = scores(1500, 0, 0.3, seed=1, right=(2, 1))
-    rates = [answered(observed, wrong, n, 1).noise_rate(1500) for n in (0, 40, 120)]
-    width = [rate.high - rate.low for rate in rates]
+    width = [(rate := answered(observed, wrong, n, 1).noise_rate(1500)).high - rate.low for n in (0, 40, 120)]
     assert width == sorted(width, reverse=True) and width[0] > 0.5 and width[-1] < 0.15
     found = answered(observed, wrong, 40, 1)
     matched = np.r_[np.ones(20), np.zeros(40), 1 - found.mismatched(np.linspace(0.1, 0.9, 40))]  # 60 have labels
@@ -147,6 +146,7 @@ def test_the_verdict_claims_no_more_than_is_known() -> None:
         ({"noise_rate": None, "noise_rate_bound": 0.4}, "They are at most 40.0 %."),
         ({"noise_rate": 0.01, "noise_rate_interval": [0, 0.02], "noise_rate_bound": 0.3}, "0.0 % to 30.0 % of the"),
         ({"noise_rate": 0.2, "noise_rate_interval": [0.1, 0.3], "answers": 40, "better_than_random": 0}, "By 40"),
+        ({"noise_rate": 0.2, "noise_rate_interval": [0, 1], "answers": 0, "opinions": 9}, "By 9 opinions of a judge a"),
     ):
         words = calibration.rate_in_words(found)
         assert told in words and ("are mismatched (95" in words) == ("answers" in found)
