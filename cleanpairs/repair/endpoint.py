@@ -26,7 +26,7 @@ class Endpoint(AbstractContextManager["Endpoint"]):
         How often a request is sent while the server is busy or cannot be reached.
 
     timeout : float
-        Longest time for an answer, in seconds.
+        Longest silence of the server, in seconds. An answer that comes in parts may take longer.
 
     backoff : float
         Time before the second attempt, in seconds. It doubles with each. The server may name another.
