@@ -9,8 +9,8 @@ and s_m likewise by the neighbours of its caption y, with both sides exchanged. 
 
     d(x, y) + beta s_n + gamma s_m
 
-The defaults are those of the paper where no labels tune them. Departure: the paper leaves the threshold open. Here it
-follows from the null.
+The defaults are those of the paper where no labels tune them. Departures: the paper leaves the threshold open. Here it
+follows from the null. Copies of a pair are one neighbour. Otherwise a pair with more than k copies would have no other.
 """
 
 from dataclasses import dataclass
@@ -60,23 +60,22 @@ class LEMoN(FrozenScorer):
 
     def compare(self, pairs: VectorPairs, background: VectorPairs, null: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """See :meth:`cleanpairs.estimators.FrozenScorer.compare`."""
-        n = len(pairs)
+        n, groups = len(pairs), np.stack([background.image_group, background.text_group])
+        background = background.take(np.sort(np.unique(groups, axis=1, return_index=True)[1]))  # of copies the first
         image, text = np.concatenate([np.tile(np.arange(n), (2, 1)), null], axis=1)
         distance = 1 - cosines(pairs.images[image], pairs.texts[text]).astype(np.float64)
         trust = np.exp(-self.tau_2 * (1 - cosines(background.images, background.texts)))
-        sides = (
+        for queries, references, partners, reference_partners, query, partner, weight in (
             (pairs.images, background.images, pairs.texts, background.texts, image, text, self.beta),
             (pairs.texts, background.texts, pairs.images, background.images, text, image, self.gamma),
-        )
-        for queries, references, partners, reference_partners, query, partner, weight in sides:
+        ):
             if not n or not len(references):
                 continue
             nearest = top_k(queries, references, self.k + 1)
             at = np.maximum(nearest.indices, 0)
-            same_pair = (background.image_group[at] == pairs.image_group[:, None]) & (
-                background.text_group[at] == pairs.text_group[:, None]
-            )
-            valid = (nearest.indices >= 0) & ~same_pair
+            other = background.image_group[at] != pairs.image_group[:, None]
+            other |= background.text_group[at] != pairs.text_group[:, None]
+            valid = (nearest.indices >= 0) & other
             valid &= valid.cumsum(axis=1) <= self.k
             share = valid * np.exp(-self.tau_1 * (1 - nearest.scores)) * trust[at]
             share /= np.maximum(valid.sum(axis=1, keepdims=True), 1)
