@@ -210,8 +210,9 @@ def test_encodings_are_unit_vectors(trained: Any, fitted: tuple[Pairs, Any]) -> 
 
 
 def test_saved_and_loaded_it_is_the_same(method: Any, fitted: tuple[Pairs, Any], tmp_path: Path) -> None:
-    pairs, model = fitted
+    (pairs, model), drawn = fitted, torch.get_rng_state()
     path = model.save_pretrained(tmp_path / "model")
+    assert torch.equal(torch.get_rng_state(), drawn)
     files = [".json", ".json", ".safetensors", ".safetensors"][:: 1 if method.needs_training else 2]
     assert sorted(p.suffix for p in path.iterdir()) == files
     loaded = method.from_pretrained(path)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from cleanpairs.core import ConfigError, sha256_of
+from cleanpairs.core.torch_state import seeded
 from cleanpairs.encoders.image_transform import ImageTransform
 from cleanpairs.encoders.model_files import FrozenImages, package_folders
 
@@ -99,6 +100,7 @@ class EfficientNetLite0(nn.Module, FrozenImages):
     grid, shape, dtype = 3, (9, 1280), np.float16
     batch_size = 16  # small batches stay in a CPU's cache
 
+    @seeded(0)  # drawn weights are replaced
     def __init__(self, image_size: int | None = None, *, precision: torch.dtype = torch.float32) -> None:
         super().__init__()
         size = image_size or 224
@@ -127,8 +129,7 @@ class EfficientNetLite0(nn.Module, FrozenImages):
         for module in self.modules():
             if isinstance(module, _ConvNorm):
                 module.fold()
-        self.to(precision)
-        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack this overload
+        self.to(dtype=precision, memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack this overload
         self.eval()
 
     def train(self, mode: bool = True) -> "EfficientNetLite0":

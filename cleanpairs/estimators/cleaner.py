@@ -460,7 +460,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         named = {role: network["name"] for role, network in encoders.items() if role != "image_encoder"}
         weights = dict(self.model_.state_dict())
         for k, head in enumerate(self._heads):
-            if self._head(members[k]) is not None:
+            if head is not None and type(self)._head is not PairCleaner._head:  # others stay with the training
                 weights |= {f"head.{k}.{name}": value for name, value in head.state_dict().items()}
         words = self.tokenizer_.words
         return Stored(

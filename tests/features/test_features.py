@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 from PIL import Image
 
 from cleanpairs import CRCL, load_pairs
@@ -28,7 +29,7 @@ def written(path: Path, images: list[bytes]) -> Path:
 
 
 def test_an_encoder_fits_the_data_and_its_features_are_the_same_the_second_time(tmp_path: Path) -> None:
-    images = [picture(i) for i in range(3)]
+    images, drawn = [picture(i) for i in range(3)], torch.get_rng_state()
     assert resolve_image_encoder("auto", "features") == "features"
     assert resolve_image_encoder("auto", "bytes") == "efficientnet_lite0"
     assert_raises(ConfigError, "precomputed vectors", resolve_image_encoder, "features", "bytes")
@@ -43,6 +44,7 @@ def test_an_encoder_fits_the_data_and_its_features_are_the_same_the_second_time(
     for some in (loaded[1:], loaded.with_captions(["x", "y", "z"]), loaded):
         np.testing.assert_array_equal(image_matrix(some, image_size=224).array, first.array)
     assert not np.array_equal(image_matrix(pairs, image_size=64).array, first.array)  # another size is another key
+    assert torch.equal(torch.get_rng_state(), drawn)
 
 
 @pytest.mark.parametrize("vectors", [False, True], ids=["alone", "beside the same vectors"])
