@@ -106,7 +106,7 @@ class _Neighbours(Splitting):
             (f, remembered.images, remembered.texts, of_images),
             (g, remembered.texts, remembered.images, of_texts),
         ):
-            near = (z.detach() @ same.T).topk(self.neighbours, dim=1).indices  # (n, k)
+            near = self.memories[network].near(z.detach(), same, self.neighbours)  # (n, k)
             target = refiner(partners[near])
             loss = loss + self.nce(z @ target.T, torch.ones_like(z[:, 0]), noisy.excluded).mean()
         return loss

@@ -87,8 +87,9 @@ class _Repairing(Splitting):
         if few or min(float((z.amax(0) - z.amin(0)).max()) for z in (z_image, z_text)) < 1e-5:
             return np.ones(len(z_image))  # all alike: ranks would be of rounding errors
         images, texts, memory_rows = memory.entries()
-        exclude = None if rows is None else torch.from_numpy(places(memory_rows, rows)).to(images.device)
-        c: np.ndarray = rank_correlation(z_image, z_text, images, texts, exclude=exclude).cpu().numpy()
+        kept = np.flatnonzero(memory_rows >= 0)
+        exclude = None if rows is None else torch.from_numpy(places(memory_rows[kept], rows)).to(images.device)
+        c: np.ndarray = rank_correlation(z_image, z_text, images[kept], texts[kept], exclude=exclude).cpu().numpy()
         return c
 
     def split_loss(self, view: EpochContext, network: int, clean: BatchOutput, noisy: BatchOutput | None) -> Tensor:
@@ -112,7 +113,7 @@ class _Repairing(Splitting):
             kept = f.model.vector(kept_state).detach().float()  # (n, E)
         remembered = memory.entries()
         same, other = (remembered.texts, remembered.images) if image else (remembered.images, remembered.texts)
-        near = (kept @ same.T).topk(min(self.method.neighbours, len(same)), dim=1).indices
+        near = memory.near(kept, same, self.method.neighbours)
         scores = torch.einsum("nke,ne->nk", other[near], kept)  # S(f_j, T_n) of the K nearest
         chosen = near.gather(1, scores.argmax(dim=1, keepdim=True))[:, 0]  # (n,) of the memory
         given = other[chosen]

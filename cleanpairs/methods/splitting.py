@@ -36,7 +36,7 @@ class Remembered(NamedTuple):
     images, texts : (m, E) float32 Tensor
         Vectors, on the memory's device.
     rows : (m,) int64
-        Which pairs.
+        Which pairs. -1: vectors of a pair that came again.
     """
 
     images: Tensor
@@ -45,7 +45,7 @@ class Remembered(NamedTuple):
 
 
 class FeatureMemory:
-    """Vectors of pairs, of which the oldest make room.
+    """Vectors of pairs, of which the oldest make room. Of a pair that comes again only the newest count.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class FeatureMemory:
         self.pushed = 0  # rows, also those that have made room
 
     def __len__(self) -> int:
-        return min(self.pushed, self.size)
+        return int((self.rows >= 0).sum())
 
     def push(self, images: Tensor, texts: Tensor, rows: np.ndarray) -> None:
         """Remember pairs. Of more than ``size`` the last ones stay.
@@ -79,6 +79,7 @@ class FeatureMemory:
             return
         if not len(self.images):
             self.images, self.texts = (torch.zeros(self.size, z.shape[1], device=self.device) for z in (images, texts))
+        self.rows[np.isin(self.rows, rows)] = -1
         at = (self.pushed + np.arange(len(rows))) % self.size
         place = torch.from_numpy(at).to(self.device)
         for stored, new in ((self.images, images), (self.texts, texts)):
@@ -88,7 +89,27 @@ class FeatureMemory:
 
     def entries(self) -> Remembered:
         """Return what is remembered, as views."""
-        return Remembered(self.images[: len(self)], self.texts[: len(self)], self.rows[: len(self)])
+        return Remembered(self.images[: self.pushed], self.texts[: self.pushed], self.rows[: self.pushed])
+
+    def near(self, z: Tensor, same: Tensor, k: int) -> Tensor:
+        """Find the pairs that are nearest in one modality.
+
+        Parameters
+        ----------
+        z : (n, E) Tensor
+            Unit vectors.
+        same : (m, E) Tensor
+            Those of the entries, in the same modality.
+        k : int
+            How many. All, if these are fewer.
+
+        Returns
+        -------
+        (n, k) Tensor
+            Which entries.
+        """
+        old = torch.from_numpy(self.rows[: len(same)] < 0).to(z.device)
+        return (z @ same.T).masked_fill(old, -torch.inf).topk(min(k, len(self)), dim=1).indices
 
     def state(self) -> dict[str, Any]:
         """Return what :meth:`load_state` resumes from."""

@@ -189,6 +189,7 @@ def test_a_pairs_own_entry_does_not_take_part() -> None:
     held = np.array([4, 9, 1, 15, 7, 12, 3, 18])
     memory = procedure.memories[0]
     pairs = torch.from_numpy(images), torch.from_numpy(texts)
+    memory.push(pairs[1][held], pairs[0][held], held)  # as they were an epoch before
     memory.push(pairs[0][held], pairs[1][held], held)
     got = procedure.correlation(memory, *pairs, np.arange(20))
     for i in range(20):
