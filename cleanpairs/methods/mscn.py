@@ -123,33 +123,40 @@ class _Correcting(Splitting):
 
     def smooth_loss(self, view: EpochContext, model: Any, parameters: dict[str, Tensor], inputs: Any) -> Tensor:
         """Return the triplet loss (n,) over the mean of the negatives, with other weights, in batch order."""
-        images, tokens, order = inputs
+        images, tokens, order, same = inputs
         weights = {f"model.{k}": p for k, p in parameters.items()}
         S = torch.func.functional_call(_Similarity(model), weights, (images, tokens))
-        loss = self.smooth(S.float(), torch.ones(len(S), device=view.device), None)
+        excluded = same if view.settings.exclude_duplicates else None
+        loss = self.smooth(S.float(), torch.ones(len(S), device=view.device), excluded)
         return loss[order.argsort()]
 
-    def inputs(self, view: EpochContext, data: TrainingData, rows: np.ndarray) -> tuple[Tensor, Any, Tensor]:
-        """Images and tokens of pairs (n,) in the order of their packing, and that order (n,)."""
+    def inputs(self, view: EpochContext, data: TrainingData, rows: np.ndarray) -> tuple[Tensor, Any, Tensor, Tensor]:
+        """Images and tokens of pairs (n,) in the order of their packing, that order (n,), and which pairs (n, n) share
+        an image or a text.
+        """
         tokens, order = pack(data.tokens, rows)
-        images = as_input(data.images[data.image_index[rows[order]]], view.device)
-        return images, tokens.to(view.device), torch.from_numpy(np.asarray(order)).to(view.device)
+        rows = rows[order]
+        same = np.any([group[rows, None] == group[rows] for group in (data.image_group, data.text_group)], axis=0)
+        images = as_input(data.images[data.image_index[rows]], view.device)
+        at, excluded = (torch.from_numpy(x).to(view.device) for x in (order, same))
+        return images, tokens.to(view.device), at, excluded
 
-    def meta_inputs(self, view: EpochContext, seed: int) -> tuple[Tensor, Any, Tensor]:
+    def meta_inputs(self, view: EpochContext, seed: int) -> tuple[Tensor, Any, Tensor, Tensor]:
         rng = np.random.default_rng(seed)
         return self.inputs(view, self.meta, rng.permutation(len(self.meta))[: self.method.meta_batch])
 
     def recognition(self, view: EpochContext, network: int, seed: int) -> Tensor:
-        """Cross entropy of V on right meta pairs and on pairs put together wrongly. Theta's gradient alone."""
+        """Cross entropy of V on right meta pairs and on wrong ones put together of them. Theta's gradient alone."""
         head: Any = view.networks[network].head
         model: Any = view.networks[network].model
-        images, tokens, _ = self.meta_inputs(view, seed)
+        images, tokens, _, same = self.meta_inputs(view, seed)
         with evaluating(model), torch.no_grad():
             z_image, z_text = model(images, None, tokens)
             wrong = take_state(z_text, torch.arange(len(images), device=view.device).roll(1))
         p = torch.cat([head(self.vectors(model, z_image, texts)) for texts in (z_text, wrong)])
         target = torch.tensor([1.0, 0.0], device=p.device).repeat_interleave(len(images))
-        return nn.functional.binary_cross_entropy(p.float().clamp(1e-6, 1 - 1e-6), target)
+        told = torch.cat([same.diagonal(), ~same.roll(1, 1).diagonal()])  # other captions of an image are right, too
+        return nn.functional.binary_cross_entropy(p.float().clamp(1e-6, 1 - 1e-6)[told], target[told])
 
 
 class _Similarity(nn.Module):
@@ -220,6 +227,7 @@ class MSCN(SplittingCleaner):
                 f"the meta set's images are {matrix.array.shape[1:]}, those of the data {data.images.shape[1:]}: "
                 "both must be read and encoded alike"
             )
-        strategy = _Correcting(len(data), self, self._data(pairs, matrix, self.tokenizer_.table(pairs), usable))
+        tokens = self.tokenizer_.table(pairs)
+        strategy = _Correcting(len(data), self, self._data(self._grouped(pairs), matrix, tokens, usable))
         strategy.meta_fingerprint = pairs.source.fingerprint
         return strategy

@@ -112,6 +112,24 @@ def test_the_second_order_step_moves_the_weights_only() -> None:
     assert equal == [True, False]
 
 
+def test_pairs_of_one_image_or_caption_are_not_told_apart() -> None:
+    procedure, view = started()
+    rng, ids = np.random.default_rng(0), np.arange(24)
+    procedure.meta = replace(procedure.meta, image_group=rng.integers(0, 5, 24), text_group=rng.integers(0, 9, 24))
+    model, head = view.networks[0].model.eval(), view.networks[0].head
+    images, tokens, order, _ = inputs = procedure.meta_inputs(view, 7)
+    z_image, z_text = model(images, None, tokens)
+    row = np.random.default_rng(7).permutation(24)[order]
+    groups = procedure.meta.image_group[row], procedure.meta.text_group[row]
+    same = torch.from_numpy(np.any([g[:, None] == g for g in groups], axis=0))
+    right, wrong = (head(procedure.vectors(model, z_image, z_text[i])) for i in (ids, ids - 1))
+    logs = [*right.log(), *(1 - wrong).log()[~same[ids, ids - 1]]]
+    assert 24 < len(logs) < 48
+    torch.testing.assert_close(procedure.recognition(view, 0, 7), -torch.stack(logs).mean())
+    found = procedure.smooth_loss(view, model, dict(model.named_parameters()), inputs)
+    torch.testing.assert_close(found[order], procedure.smooth(z_image @ z_text.T, torch.ones(24), same))
+
+
 def test_labels_are_the_corrections_weights() -> None:
     procedure, view = started()
     procedure.w = np.random.default_rng(0).random((2, 40)).astype(np.float32)
