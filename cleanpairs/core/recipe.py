@@ -271,7 +271,7 @@ def _check_range(origin: str, method: str, key: str, value: Any) -> None:
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader, without two of YAML 1.1's surprises."""
+    """PyYAML's safe loader, without two of YAML 1.1's surprises. None is null, too."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """A dict. A repeated key raises, where PyYAML would silently keep the last."""
@@ -286,11 +286,13 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    """PyYAML's safe dumper, which quotes the text that :class:`_Loader` would take for a number."""
+    """PyYAML's safe dumper, which quotes the text that :class:`_Loader` would take for something else."""
 
 
 # YAML 1.1 wants a point and a signed exponent in a float, so that PyYAML reads 5e-4 as text. YAML 1.2 does not.
+# Messages and Python say None, and YAML null.
 for _side in (_Loader, _Dumper):
+    _side.add_implicit_resolver("tag:yaml.org,2002:null", re.compile("None$"), ["N"])
     _side.add_implicit_resolver(
         "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("-+0123456789.")
     )

@@ -49,7 +49,8 @@ def test_later_wins_recipe_then_set_then_option(tmp_path: Path) -> None:
 
 
 def test_values_are_typed_as_people_write_them() -> None:
-    values = {"5e-4": 5e-4, "1E3": 1000.0, "-2e-1": -0.2, ".5e1": 5.0, "0.5": 0.5, "null": None, "auto": "auto"}
+    values = {"5e-4": 5e-4, "1E3": 1000.0, "-2e-1": -0.2, ".5e1": 5.0, "0.5": 0.5, "auto": "auto"}
+    values |= dict.fromkeys(["null", "None"])
     for text, value in values.items():
         found = Recipe.resolve(overrides=[f"threshold={text}"]).params["threshold"]
         assert found == value and type(found) is type(value)
@@ -99,7 +100,7 @@ def test_resolved_yaml_has_every_setting_and_resolves_to_the_same(tmp_path: Path
 
 
 def test_text_stays_text_in_the_resolved_yaml(tmp_path: Path) -> None:
-    for text in ("1e3", "5E-4", "no", "null", "3", "0x1", "a: b", "# c", "- d", " e ", "é\u202e", "~", ""):
+    for text in ("1e3", "5E-4", "no", "null", "None", "3", "0x1", "a: b", "# c", "- d", " e ", "é\u202e", "~", ""):
         r = Recipe.resolve(options={"val": text})
         assert Recipe.resolve(written(tmp_path, r.to_yaml())).data.val == text
 
