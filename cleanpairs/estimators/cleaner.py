@@ -14,6 +14,7 @@ from torch import nn
 
 import cleanpairs
 from cleanpairs.core import ConfigError, DataError, RefusedError, check_choice, distributed
+from cleanpairs.core.plain import plain
 from cleanpairs.core.registry import BACKBONES, HEADS
 from cleanpairs.core.torch_state import own_modes, seeded
 from cleanpairs.data import Pairs, load_pairs
@@ -239,7 +240,8 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
 
     def _checkpoint(self, pairs: Pairs, val: Pairs | None, strategy: TrainingStrategy, run_dir: Path) -> Checkpoint:
         elsewhere = ("meta", "random_state")  # what they stand for is in the key
-        settings = sorted((k, v) for k, v in self.get_params().items() if not callable(v) and k not in elsewhere)
+        parameters = (item for item in self.get_params().items() if not callable(item[1]) and item[0] not in elsewhere)
+        settings = sorted((name, plain(value, repr)) for name, value in parameters)  # 8 and np.int64(8) are one setting
         code = cleanpairs.__version__, self.method_name
         key = f"{code}:{pairs.source.fingerprint}:{settings!r}:{self._encoders.to_dict()!r}:{self.random_state_}"
         key += "" if val is None else f":{val.source.fingerprint}"  # by which the best epoch was chosen
