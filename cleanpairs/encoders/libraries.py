@@ -93,7 +93,8 @@ class SentenceTransformers(_Library):
                 f"this one of captions alone by --set text_encoder={name}"
             )
         self._probe()
-        self.fingerprint = fingerprint_of(folder, ("**/*.json", "**/*.safetensors", "**/*.txt", "**/*.model"))
+        kinds = "json", "safetensors", "txt", "model", "jinja"
+        self.fingerprint = fingerprint_of(folder, [f"**/*.{kind}" for kind in kinds])
 
     def vectors(self, x: list[Any]) -> Tensor:
         """See :class:`FrozenImages`. It encodes captions too."""

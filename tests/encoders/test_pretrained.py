@@ -289,6 +289,9 @@ def test_a_model_of_sentence_transformers(sentence_models: Any, tiny_clip: Path,
     texts = [text for text in TEXTS if text]
     np.testing.assert_allclose(encoder.encode_texts(texts), own.encode_texts(texts), atol=1e-5)
     np.testing.assert_allclose(encoder.encode_images(pictures()), own.encode_images(pictures()), atol=1e-5)
+    other = Path(shutil.copytree(sentence_models["clip"], tmp_path / "other"))
+    (other / "0_CLIP" / "chat_template.jinja").write_text("{{ messages }}", encoding="utf-8")
+    assert load_encoder(str(other)).fingerprint != encoder.fingerprint
     model = ClipScore(model=sentence_models["clip"], device="cpu", normalise="none").fit(colored)
     scores = reloaded(model, tmp_path, colored).score_pairs(colored)
     np.testing.assert_allclose(scores, model.correspondence_, atol=1e-6)
