@@ -131,21 +131,22 @@ class OpenCLIP(_Library):
         given = weights.endswith(".safetensors")
         if not given and weights not in tags:
             raise ConfigError(f"open_clip has no weights {weights!r} of {kind}: it has {', '.join(tags) or 'none'}")
-        tag = next(iter(tags), "") if given else weights
-        config = open_clip.get_pretrained_cfg(kind, tag)  # for a file of weights that of the model's first tag
+        configs = [open_clip.get_pretrained_cfg(kind, tag) for tag in (tags if given else [weights])] or [{}]
+        config = configs[0]  # for a file of weights that of the model's first tag
         file = Path(weights) if given else _fetched(name, str(config.get("hf_hub") or ""), revision)
         if not file.is_file():
             raise DataError(f"there is no file {file} of weights for {name}")
         fields = "mean", "std", "interpolation", "resize_mode"
         how = {f"image_{field}": config[field] for field in fields if config.get(field)}
-        how["force_quick_gelu"] = bool(config.get("quick_gelu"))
+        # Where the tags of a file's model differ, the model's name says it: ViT-B-32-quickgelu.
+        how["force_quick_gelu"] = all(each.get("quick_gelu") for each in configs)
         with reading(name, "loaded by open_clip", Exception):  # each of the models there raises its own
             self.model, prepare = open_clip.create_model_from_pretrained(kind, str(file), device=device, **how)
             self.tokenizer = open_clip.get_tokenizer(kind)
         self.model.eval().requires_grad_(False)
         self.prepare = lambda images: torch.stack([prepare(image) for image in images])
         self.temperature = 1 / float(self.model.logit_scale.exp())
-        self.fingerprint = f"{kind}-{sha256_of(file)}"
+        self.fingerprint = f"{kind}-{sha256_of(file)}{how if given else ''}"
         self._probe()
 
     def vectors(self, x: Tensor) -> Tensor:

@@ -316,7 +316,8 @@ def test_what_cannot_be_loaded_says_why(sentence_models: dict[str, Path], tmp_pa
     assert_raises(error, words, load_encoder, str(folder))
 
 
-def test_a_model_of_open_clip(tmp_path: Path) -> None:
+def test_a_model_of_open_clip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a file nobody knows the tag: it has QuickGELU where all tags have it, or where the model is named so."""
     library = pytest.importorskip("open_clip", reason="open_clip needs torchvision, which is not installed")
     from safetensors.torch import save_file
 
@@ -328,7 +329,13 @@ def test_a_model_of_open_clip(tmp_path: Path) -> None:
     library.add_model_config(tmp_path / "tiny-of-test.json")
     model, _, prepare = library.create_model_and_transforms("tiny-of-test")
     save_file(model.state_dict(), tmp_path / "weights.safetensors")
-    encoder = load_encoder(f"open_clip:tiny-of-test/{tmp_path}/weights.safetensors")
+    monkeypatch.setattr(library, "get_pretrained_cfg", lambda kind, tag: {"quick_gelu": tag == "quick"})
+    encoder, forced = None, None
+    for tags in (["quick"], ["quick", "plain"]):
+        monkeypatch.setattr(library, "list_pretrained_tags_by_model", lambda kind, tags=tags: tags)
+        forced, encoder = encoder, load_encoder(f"open_clip:tiny-of-test/{tmp_path}/weights.safetensors")
+    assert forced.fingerprint != encoder.fingerprint
+    assert not np.allclose(forced.encode_texts(TEXTS), encoder.encode_texts(TEXTS), atol=1e-5)
     with torch.inference_mode():
         z = model.eval().encode_text(library.get_tokenizer("tiny-of-test")(TEXTS), normalize=True)
         v = model.encode_image(torch.stack([prepare(image) for image in pictures()]), normalize=True)
