@@ -129,8 +129,7 @@ class EfficientNetLite0(nn.Module, FrozenImages):
         for module in self.modules():
             if isinstance(module, _ConvNorm):
                 module.fold()
-        self.to(dtype=precision, memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack this overload
-        self.eval()
+        self.to(dtype=precision, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]  # torch's stubs lack it
 
     def train(self, mode: bool = True) -> "EfficientNetLite0":
         """Do nothing but stay in evaluation mode: the encoder is frozen."""

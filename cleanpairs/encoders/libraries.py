@@ -93,8 +93,7 @@ class SentenceTransformers(_Library):
                 f"this one of captions alone by --set text_encoder={name}"
             )
         self._probe()
-        kinds = "json", "safetensors", "txt", "model", "jinja"
-        self.fingerprint = fingerprint_of(folder, [f"**/*.{kind}" for kind in kinds])
+        self.fingerprint = fingerprint_of(folder, [f"**/*.{k}" for k in "json safetensors txt model jinja".split()])
 
     def vectors(self, x: list[Any]) -> Tensor:
         """See :class:`FrozenImages`. It encodes captions too."""

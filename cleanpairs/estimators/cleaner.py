@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from torch import nn
+from torch import from_numpy, nn
 
 import cleanpairs
 from cleanpairs.core import ConfigError, DataError, RefusedError, check_choice, distributed
@@ -240,10 +240,9 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
 
     def _checkpoint(self, pairs: Pairs, val: Pairs | None, strategy: TrainingStrategy, run_dir: Path) -> Checkpoint:
         elsewhere = ("meta", "random_state")  # what they stand for is in the key
-        parameters = (item for item in self.get_params().items() if not callable(item[1]) and item[0] not in elsewhere)
-        settings = sorted((name, plain(value, repr)) for name, value in parameters)  # 8 and np.int64(8) are one setting
-        code = cleanpairs.__version__, self.method_name
-        key = f"{code}:{pairs.source.fingerprint}:{settings!r}:{self._encoders.to_dict()!r}:{self.random_state_}"
+        settings = sorted((k, v) for k, v in self.get_params().items() if not callable(v) and k not in elsewhere)
+        code = cleanpairs.__version__, self.method_name, plain(settings, repr)  # 8 and np.int64(8) are one setting
+        key = f"{code}:{pairs.source.fingerprint}:{self._encoders.to_dict()!r}:{self.random_state_}"
         key += "" if val is None else f":{val.source.fingerprint}"  # by which the best epoch was chosen
         key += f":meta:{strategy.meta_fingerprint}"
         return Checkpoint(run_dir / "checkpoints", hashlib.sha256(key.encode()).hexdigest())
@@ -545,7 +544,5 @@ def _some(x: np.ndarray) -> np.ndarray:
 
 def _moments(vectors: np.ndarray) -> tuple[Any, Any]:
     """Return mean and standard deviation (D,) of vectors (n, D)."""
-    import torch
-
     x = np.asarray(vectors, dtype=np.float32)
-    return torch.from_numpy(x.mean(axis=0)), torch.from_numpy(x.std(axis=0))
+    return from_numpy(x.mean(axis=0)), from_numpy(x.std(axis=0))

@@ -69,10 +69,9 @@ class _Correcting(Splitting):
     def judge(self, view: EpochContext) -> np.ndarray:
         values = []
         for k in range(self.networks):
-            encoded, rows = view.encoded(k), np.arange(self.n)
             head: Any = view.networks[k].head
             z_image, z_text = view.pair_vectors(k)
-            own = encoded.paired(view.data.image_index, rows)
+            own = view.encoded(k).paired(view.data.image_index, np.arange(self.n))
             product = z_image * z_text * z_image.shape[1] ** 0.5
             s = torch.from_numpy(np.concatenate([product, own[:, None]], axis=1)).to(view.device)
             weight = head(s).float().cpu().numpy()
@@ -126,11 +125,10 @@ class _Correcting(Splitting):
         images, tokens, order, same = inputs
         weights = {f"model.{k}": p for k, p in parameters.items()}
         S = torch.func.functional_call(_Similarity(model), weights, (images, tokens))
-        excluded = same if view.settings.exclude_duplicates else None
-        loss = self.smooth(S.float(), torch.ones(len(S), device=view.device), excluded)
+        loss = self.smooth(S.float(), torch.ones_like(S[0]), same if view.settings.exclude_duplicates else None)
         return loss[order.argsort()]
 
-    def inputs(self, view: EpochContext, data: TrainingData, rows: np.ndarray) -> tuple[Tensor, Any, Tensor, Tensor]:
+    def inputs(self, view: EpochContext, data: TrainingData, rows: np.ndarray) -> tuple[Any, ...]:
         """Images and tokens of pairs (n,) in the order of their packing, that order (n,), and which pairs (n, n) share
         an image or a text.
         """
@@ -138,22 +136,20 @@ class _Correcting(Splitting):
         rows = rows[order]
         same = np.any([group[rows, None] == group[rows] for group in (data.image_group, data.text_group)], axis=0)
         images = as_input(data.images[data.image_index[rows]], view.device)
-        at, excluded = (torch.from_numpy(x).to(view.device) for x in (order, same))
-        return images, tokens.to(view.device), at, excluded
+        return images, tokens.to(view.device), *(torch.from_numpy(x).to(view.device) for x in (order, same))
 
-    def meta_inputs(self, view: EpochContext, seed: int) -> tuple[Tensor, Any, Tensor, Tensor]:
+    def meta_inputs(self, view: EpochContext, seed: int) -> tuple[Any, ...]:
         rng = np.random.default_rng(seed)
         return self.inputs(view, self.meta, rng.permutation(len(self.meta))[: self.method.meta_batch])
 
     def recognition(self, view: EpochContext, network: int, seed: int) -> Tensor:
         """Cross entropy of V on right meta pairs and on wrong ones put together of them. Theta's gradient alone."""
-        head: Any = view.networks[network].head
-        model: Any = view.networks[network].model
+        own: Any = view.networks[network]
         images, tokens, _, same = self.meta_inputs(view, seed)
-        with evaluating(model), torch.no_grad():
-            z_image, z_text = model(images, None, tokens)
+        with evaluating(own.model), torch.no_grad():
+            z_image, z_text = own.model(images, None, tokens)
             wrong = take_state(z_text, torch.arange(len(images), device=view.device).roll(1))
-        p = torch.cat([head(self.vectors(model, z_image, texts)) for texts in (z_text, wrong)])
+        p = torch.cat([own.head(self.vectors(own.model, z_image, texts)) for texts in (z_text, wrong)])
         target = torch.tensor([1.0, 0.0], device=p.device).repeat_interleave(len(images))
         told = torch.cat([same.diagonal(), ~same.roll(1, 1).diagonal()])  # other captions of an image are right, too
         return nn.functional.binary_cross_entropy(p.float().clamp(1e-6, 1 - 1e-6)[told], target[told])

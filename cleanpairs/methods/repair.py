@@ -89,8 +89,7 @@ class _Repairing(Splitting):
         images, texts, memory_rows = memory.entries()
         kept = np.flatnonzero(memory_rows >= 0)
         exclude = None if rows is None else torch.from_numpy(places(memory_rows[kept], rows)).to(images.device)
-        c: np.ndarray = rank_correlation(z_image, z_text, images[kept], texts[kept], exclude=exclude).cpu().numpy()
-        return c
+        return np.asarray(rank_correlation(z_image, z_text, images[kept], texts[kept], exclude=exclude).cpu())
 
     def split_loss(self, view: EpochContext, network: int, clean: BatchOutput, noisy: BatchOutput | None) -> Tensor:
         loss = self.pair_loss(clean, clean.of(self.y[network]))
@@ -99,31 +98,28 @@ class _Repairing(Splitting):
             wrong = np.asarray((self.w[:, noisy.rows] < self.method.eta).all(axis=0))
             if wrong.sum() >= 2:
                 mismatched = noisy.select(wrong)
-                replaced = self.replaced(view, network, mismatched, image=True)
-                replaced = replaced + self.replaced(view, network, mismatched, image=False)
-                loss = loss + self.method.noisy_weight * replaced
+                of_images, of_texts = (self.replaced(view, network, mismatched, image=image) for image in (True, False))
+                loss = loss + self.method.noisy_weight * (of_images + of_texts)
         with torch.no_grad():
             memory.push(clean.model.vector(clean.images), clean.model.vector(clean.texts), clean.rows)
         return loss
 
     def replaced(self, view: EpochContext, network: int, f: BatchOutput, *, image: bool) -> Tensor:
         memory = self.memories[network]
-        kept_state: State = f.texts if image else f.images
         with torch.no_grad():
-            kept = f.model.vector(kept_state).detach().float()  # (n, E)
+            kept = f.model.vector(f.texts if image else f.images).detach().float()  # (n, E)
         remembered = memory.entries()
         same, other = (remembered.texts, remembered.images) if image else (remembered.images, remembered.texts)
         near = memory.near(kept, same, self.method.neighbours)
         scores = torch.einsum("nke,ne->nk", other[near], kept)  # S(f_j, T_n) of the K nearest
         chosen = near.gather(1, scores.argmax(dim=1, keepdim=True))[:, 0]  # (n,) of the memory
         given = other[chosen]
-        z = (given, kept) if image else (kept, given)
-        c = self.correlation(memory, z[0], z[1], None)
+        c = self.correlation(memory, *((given, kept) if image else (kept, given)), None)
         y = torch.from_numpy(correspondence_of_ranks(c, *self.ends[network])).to(view.device)
         sources = remembered.rows[chosen.cpu().numpy()]
         given_state: State = view.encode(network, sources, image=image) if f.model.local else given
-        images, texts = (given_state, f.texts) if image else (f.images, given_state)
-        S = view.similarity(f.model, images, texts)  # (n, n): new pairs on the diagonal
+        # (n, n): new pairs on the diagonal
+        S = view.similarity(f.model, *((given_state, f.texts) if image else (f.images, given_state)))
         excluded = view.duplicates(sources if image else f.rows, f.rows if image else sources)
         return self.pair_objective(S, y, excluded).mean()
 

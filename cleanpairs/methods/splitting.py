@@ -75,8 +75,6 @@ class FeatureMemory:
             Which pairs.
         """
         images, texts, rows = images[-self.size :], texts[-self.size :], rows[-self.size :]
-        if not len(rows):
-            return
         if not len(self.images):
             self.images, self.texts = (torch.zeros(self.size, z.shape[1], device=self.device) for z in (images, texts))
         self.rows[np.isin(self.rows, rows)] = -1
@@ -432,8 +430,9 @@ class Splitting(Averaged):
         """
         super().load_state(state)
         for k, memory in enumerate(self.memories):
-            prefix = f"memory.{k}."
-            memory.load_state({name.removeprefix(prefix): v for name, v in state.items() if name.startswith(prefix)})
+            memory.load_state(
+                {name.split(".", 2)[2]: v for name, v in state.items() if name.startswith(f"memory.{k}.")}
+            )
 
 
 def scaled(x: np.ndarray) -> np.ndarray:

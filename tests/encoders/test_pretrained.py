@@ -6,6 +6,7 @@ import socket
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -330,10 +331,9 @@ def test_a_model_of_open_clip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     model, _, prepare = library.create_model_and_transforms("tiny-of-test")
     save_file(model.state_dict(), tmp_path / "weights.safetensors")
     monkeypatch.setattr(library, "get_pretrained_cfg", lambda kind, tag: {"quick_gelu": tag == "quick"})
-    encoder, forced = None, None
-    for tags in (["quick"], ["quick", "plain"]):
-        monkeypatch.setattr(library, "list_pretrained_tags_by_model", lambda kind, tags=tags: tags)
-        forced, encoder = encoder, load_encoder(f"open_clip:tiny-of-test/{tmp_path}/weights.safetensors")
+    tags = Mock(side_effect=[["quick"], ["quick", "plain"], []])
+    monkeypatch.setattr(library, "list_pretrained_tags_by_model", tags)
+    forced, encoder = (load_encoder(f"open_clip:tiny-of-test/{tmp_path}/weights.safetensors") for _ in range(2))
     assert forced.fingerprint != encoder.fingerprint
     assert not np.allclose(forced.encode_texts(TEXTS), encoder.encode_texts(TEXTS), atol=1e-5)
     with torch.inference_mode():

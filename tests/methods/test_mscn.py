@@ -114,14 +114,13 @@ def test_the_second_order_step_moves_the_weights_only() -> None:
 
 def test_pairs_of_one_image_or_caption_are_not_told_apart() -> None:
     procedure, view = started()
-    rng, ids = np.random.default_rng(0), np.arange(24)
-    procedure.meta = replace(procedure.meta, image_group=rng.integers(0, 5, 24), text_group=rng.integers(0, 9, 24))
+    ids, group = np.arange(24), np.random.default_rng(0).integers(0, (5, 9), (24, 2))
+    procedure.meta = replace(procedure.meta, image_group=group[:, 0], text_group=group[:, 1])
     model, head = view.networks[0].model.eval(), view.networks[0].head
-    images, tokens, order, _ = inputs = procedure.meta_inputs(view, 7)
+    images, tokens, order, same = inputs = procedure.meta_inputs(view, 7)
+    rows = np.random.default_rng(7).permutation(24)[order]
+    assert same.tolist() == [[(group[i] == group[j]).any() for j in rows] for i in rows]
     z_image, z_text = model(images, None, tokens)
-    row = np.random.default_rng(7).permutation(24)[order]
-    groups = procedure.meta.image_group[row], procedure.meta.text_group[row]
-    same = torch.from_numpy(np.any([g[:, None] == g for g in groups], axis=0))
     right, wrong = (head(procedure.vectors(model, z_image, z_text[i])) for i in (ids, ids - 1))
     logs = [*right.log(), *(1 - wrong).log()[~same[ids, ids - 1]]]
     assert 24 < len(logs) < 48
