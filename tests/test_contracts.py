@@ -235,11 +235,10 @@ def test_saved_and_loaded_it_is_the_same(method: Any, fitted: tuple[Pairs, Any],
 
 def test_numpy_numbers_are_numbers_and_half_precision_trains(trained: Any, tmp_path: Path) -> None:
     """As a parameter search hands them over."""
-    pairs, numbers = corpus(24), {"epochs": np.int64(2), "lr": np.float64(5e-3), "random_state": np.int64(3)}
-    numbers |= {"max_length" if trained.method_name in ("npc", "mscn") else "micro_batch": np.int64(9)}
-    model = tiny(trained, precision="bf16", **numbers).fit(pairs, run_dir=tmp_path)
-    usual = {name: number.item() for name, number in numbers.items()}  # of the same fit
-    tiny(trained, precision="bf16", **usual).fit(pairs, run_dir=tmp_path, resume=True)
+    pairs, given = corpus(24), {"epochs": np.int64(2), "lr": np.float64(5e-3), "random_state": np.int64(3)}
+    given |= {"max_length" if trained.method_name in ("npc", "mscn") else "micro_batch": np.int64(9)}
+    model = tiny(trained, precision="bf16", **given).fit(pairs, run_dir=tmp_path)
+    tiny(trained, precision="bf16", **{k: v.item() for k, v in given.items()}).fit(pairs, run_dir=tmp_path, resume=True)
     assert np.isfinite(model.correspondence_).all() and np.isfinite(model.score_pairs(pairs)).all()
     assert all(p.dtype == torch.float32 for p in model.model_.parameters())
     loaded = trained.from_pretrained(model.save_pretrained(tmp_path / "model"))

@@ -6,7 +6,6 @@ import socket
 import sys
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -325,14 +324,13 @@ def test_a_model_of_open_clip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     size = {"width": 32, "layers": 1}
     vision = {**size, "head_width": 16, "image_size": 32, "patch_size": 8}
     text = {**size, "heads": 2, "context_length": 77, "vocab_size": 49408}
-    config = json.dumps({"embed_dim": 16, "vision_cfg": vision, "text_cfg": text})
-    (tmp_path / "tiny-of-test.json").write_text(config, encoding="utf-8")
+    (tmp_path / "tiny-of-test.json").write_text(json.dumps({"embed_dim": 16, "vision_cfg": vision, "text_cfg": text}))
     library.add_model_config(tmp_path / "tiny-of-test.json")
     model, _, prepare = library.create_model_and_transforms("tiny-of-test")
     save_file(model.state_dict(), tmp_path / "weights.safetensors")
     monkeypatch.setattr(library, "get_pretrained_cfg", lambda kind, tag: {"quick_gelu": tag == "quick"})
-    tags = Mock(side_effect=[["quick"], ["quick", "plain"], []])
-    monkeypatch.setattr(library, "list_pretrained_tags_by_model", tags)
+    tags = iter([["quick"], ["quick", "plain"], []])
+    monkeypatch.setattr(library, "list_pretrained_tags_by_model", lambda kind: next(tags))
     forced, encoder = (load_encoder(f"open_clip:tiny-of-test/{tmp_path}/weights.safetensors") for _ in range(2))
     assert forced.fingerprint != encoder.fingerprint
     assert not np.allclose(forced.encode_texts(TEXTS), encoder.encode_texts(TEXTS), atol=1e-5)

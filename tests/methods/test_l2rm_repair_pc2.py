@@ -39,9 +39,7 @@ def started_l2rm(n: int = 40, clean: int = 24, **settings: Any) -> tuple[Any, Ep
 def test_the_cost_starts_as_1_minus_the_similarity(shape: tuple[int, int]) -> None:
     """Also in batches that are smaller or larger than the net."""
     S = torch.rand(shape, generator=torch.Generator().manual_seed(0)) * 3 - 1.5
-    cost = CostNet(8)(S)
-    assert cost.shape == shape
-    torch.testing.assert_close(cost, (1 - S).relu())
+    torch.testing.assert_close(CostNet(8)(S), (1 - S).relu())
 
 
 def test_columns_behind_the_net_keep_the_plain_cost() -> None:
@@ -185,10 +183,8 @@ def test_correspondence_and_ends_of_ranks_by_hand() -> None:
 def test_a_pairs_own_entry_does_not_take_part() -> None:
     """Its distance to itself is 0 both ways, which would speak for any pair."""
     procedure = procedure_of(REPAIR, 20, **SIZES)
-    images, texts = rows(20, 1), rows(20, 2)
-    held = np.array([4, 9, 1, 15, 7, 12, 3, 18])
-    memory = procedure.memories[0]
-    pairs = torch.from_numpy(images), torch.from_numpy(texts)
+    images, texts, held = rows(20, 1), rows(20, 2), np.array([4, 9, 1, 15, 7, 12, 3, 18])
+    memory, pairs = procedure.memories[0], (torch.from_numpy(images), torch.from_numpy(texts))
     memory.push(pairs[1][held], pairs[0][held], held)  # as they were an epoch before
     memory.push(pairs[0][held], pairs[1][held], held)
     got = procedure.correlation(memory, *pairs, np.arange(20))
@@ -335,8 +331,7 @@ def test_the_classifier_is_a_cosine_over_its_temperature() -> None:
     head = PseudoClassifier(8, 5, 0.2)
     z = torch.nn.functional.normalize(torch.randn(3, 8), dim=1)
     head.weight.data.mul_(3.0)  # its length means nothing
-    want = z @ (head.weight / head.weight.norm(dim=1, keepdim=True)).T / 0.2
-    torch.testing.assert_close(head(z), want)
+    torch.testing.assert_close(head(z), z @ (head.weight / head.weight.norm(dim=1, keepdim=True)).T / 0.2)
     assert head(z[:0]).shape == (0, 5)
 
 
@@ -439,8 +434,7 @@ def test_predictions_of_every_epoch_are_kept_for_the_next_one() -> None:
 def test_rematching_looks_among_pairs_of_like_classes() -> None:
     pairs = corpus(60, 10)
     model = PC2(**{**SMALL, "epochs": 2, "warmup": 1}, classes=8).fit(pairs)
-    found = model._embed(pairs)
-    images, texts = found.images, found.texts
+    images, texts = (found := model._embed(pairs)).images, found.texts
     search = model._search(pairs, images, texts)
     queries, donors = np.array([3, 8]), np.arange(20, 60)
     probabilities = []

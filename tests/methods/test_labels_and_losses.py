@@ -59,10 +59,9 @@ def test_what_is_split_is_a_loss_of_the_whole_group_between_0_and_1() -> None:
 def test_labels_of_ncr_are_rectified_by_the_other_networks_split() -> None:
     procedure, view = begun(NCR, 30, margin=0.6)
     procedure.w = known(2, 30)
-    value = procedure.judge(view)
+    value, w = procedure.judge(view), procedure.w[::-1]
     r = np.array([prediction(similarities(view, k), margin=0.6).numpy() for k in (0, 1)])
     assert len(set(r[0].round(3).tolist())) > 10  # the networks say different things of the pairs
-    w = procedure.w[::-1]
     np.testing.assert_allclose(procedure.y, np.where(w > 0.5, w + (1 - w) * r, r.mean(axis=0)), atol=1e-4)
     np.testing.assert_allclose(value, procedure.w.mean(axis=0) * procedure.y.mean(axis=0), rtol=1e-5)
     assert procedure.y.min() >= 0 and procedure.y.max() <= 1
@@ -99,8 +98,7 @@ def test_expected_probability_by_hand(n: int, excluding: bool) -> None:
 
 def test_decl_takes_every_pair_once_an_epoch_weighed_by_its_posterior() -> None:
     procedure, view = begun(DECL, 30, evidence_tau=0.2, kl_weight=0.01)
-    procedure.w[0] = known(30)
-    procedure.split_known = True
+    procedure.w[0], procedure.split_known = known(30), True
     batches = procedure.batches(view, 0)
     assert sorted(np.concatenate([b[0] for b in batches]).tolist()) == list(range(30))
     f = view.forward(0, np.arange(9), seed=1)
@@ -142,9 +140,8 @@ def test_consistency_against_a_double_loop(n: int, m: int) -> None:
 
 
 def test_the_scale_puts_right_anchors_at_1_and_shuffled_ones_at_0() -> None:
-    n = 200
+    n, images = 200, rows(200, 1)
     turn = np.linalg.qr(np.random.default_rng(0).normal(size=(6, 6)))[0]
-    images = rows(n, 1)
     texts = unit(images @ turn + 0.15 * np.random.default_rng(2).normal(size=(n, 6)))
     texts[:40] = np.roll(texts[:40], 1, axis=0)
     w = np.where(np.arange(n) < 40, 0.1, 0.95).astype(np.float32)
@@ -169,8 +166,7 @@ def test_anchors_that_say_nothing_give_zeros(case: str, n: int) -> None:
 def test_clean_pairs_keep_1_and_the_value_joins_split_and_consistency() -> None:
     procedure, view = begun(BiCro, 40)
     procedure.w = known(2, 40)
-    value = procedure.judge(view)
-    each = []
+    value, each = procedure.judge(view), []
     for k, w in enumerate(procedure.w):
         encoded = view.encoded(k)
         y = procedure.estimate(encoded.images.vectors, encoded.texts.vectors, w, view.seed(11, k))
@@ -203,16 +199,13 @@ def test_the_geometric_loss_and_the_consistency_against_a_loop(excluding: bool) 
     given, out = [torch.from_numpy(x) for x in (V, U, y)], torch.from_numpy(excluded) if excluding else None
     np.testing.assert_allclose(geometric_loss(*given, out), losses, rtol=1e-10)
     np.testing.assert_allclose(structure_consistency(*given), consistencies, rtol=1e-10)
-    same = structure_consistency(given[0], given[0], given[2])
-    assert float(same.min()) == pytest.approx(1)
+    assert float(structure_consistency(given[0], given[0], given[2]).min()) == pytest.approx(1)
 
 
 def test_labels_are_the_lower_of_two_running_means_and_those_of_the_other_network() -> None:
     procedure, view = begun(GSC, 30, beta=0.7)
-    w = known(2, 30)
-    procedure.w = w
-    p = probabilities_of_both(view)
-    value = procedure.judge(view)
+    w = procedure.w = known(2, 30)
+    p, value = probabilities_of_both(view), procedure.judge(view)
     a, b = 0.7 * w + 0.3, 0.7 * np.stack(p) + 0.3  # both were 1
     for k in range(2):
         np.testing.assert_allclose(procedure.y[1 - k], np.minimum(a[k], b[k]), rtol=1e-4)
@@ -251,8 +244,7 @@ def test_figures_of_the_training_batches() -> None:
 @pytest.mark.parametrize("excluding", [False, True])
 def test_the_loss_of_cream_against_a_loop(phi: float, excluding: bool) -> None:
     rng, n, tau = np.random.default_rng(3), 5, 0.3
-    S, y = rng.uniform(-0.3, 1, size=(n, n)), rng.random(n)
-    excluded = np.zeros((n, n), bool)
+    S, y, excluded = rng.uniform(-0.3, 1, size=(n, n)), rng.random(n), np.zeros((n, n), bool)
     excluded[[1, 3], [3, 1]] = excluding
     expected, spreads = [], 0
     for i in range(n):
@@ -288,8 +280,7 @@ def test_labels_of_the_three_kinds_by_hand() -> None:
     procedure, view = split_in_three()
     kind = procedure.kinds()
     assert kind.tolist() == [CLEAN] * 15 + [HARD] * 6 + [NOISY] * 9
-    value = procedure.judge(view)
-    p = probabilities_of_both(view)
+    value, p = procedure.judge(view), probabilities_of_both(view)
     w_a, w_b = procedure.w
     v, mean = (w_a + w_b) / 2, (p[0] + p[1]) / 2
     for own, (own_p, other_w) in enumerate(((p[0], w_b), (p[1], w_a))):
@@ -302,8 +293,7 @@ def test_labels_of_the_three_kinds_by_hand() -> None:
 def test_kinds_join_in_their_order(behind: int, kinds: set[int]) -> None:
     procedure, view = split_in_three(hard_after=2, noisy_after=4, warmup=4)
     view.epoch = 4 + behind
-    kind = procedure.kinds()
-    batches = procedure.batches(view, 0)
+    kind, batches = procedure.kinds(), procedure.batches(view, 0)
     seen: dict[int, list[int]] = {}
     for rows in itertools.chain(*batches):
         assert len(set(kind[rows])) == 1  # each kind is a batch of its own
@@ -320,10 +310,8 @@ def test_the_loss_of_a_batch_of_each_kind(behind: int) -> None:
     procedure, view = split_in_three(hard_after=2, noisy_after=4, warmup=4, tau=0.2)
     procedure.y = np.random.default_rng(2).uniform(0, 0.2, (2, 30)).astype(np.float32)  # so that some weights pass phi
     view.epoch = 4 + behind
-    kind = procedure.kinds()
-    batch = tuple(np.flatnonzero(kind == k) for k in (CLEAN, HARD, NOISY))
-    f, expected = view.forward(1, *batch, seed=4), 0.0
-    phi = float(procedure.y[1].mean())
+    batch = tuple(np.flatnonzero(procedure.kinds() == k) for k in (CLEAN, HARD, NOISY))
+    f, phi, expected = view.forward(1, *batch, seed=4), float(procedure.y[1].mean()), 0.0
     for k in range(3):
         part = f.select(f.source == k)
         least = float("inf") if k == 0 and behind <= 2 else phi
@@ -340,8 +328,7 @@ def test_nothing_is_filtered_where_nearly_all_are_clean() -> None:
     procedure, view = split_in_three(tau=0.2)
     procedure.w[:] = np.where(np.arange(30) < 28, 0.9, 0.1)
     procedure.judge(view)
-    view.epoch = 5
-    rows = np.arange(8)
+    view.epoch, rows = 5, np.arange(8)
     f = view.forward(0, rows, seed=4)
     y = f.of(procedure.y[0])
     expected = spread_cross_entropy(f.similarity(), y, 0.2, 0.0, f.excluded).mean()
@@ -368,8 +355,7 @@ def with_bank(n: int = 30, **settings: Any) -> tuple[Any, Any]:
 
 def test_the_bank_is_the_nearest_trusted_pair_by_image_and_by_text_and_is_built_once() -> None:
     procedure, view = with_bank()
-    encoded = view.encoded(0)
-    bank = np.arange(0, 30, 3)
+    encoded, bank = view.encoded(0), np.arange(0, 30, 3)
     for k, z in enumerate((encoded.images.vectors, encoded.texts.vectors)):
         distances = np.linalg.norm(z[:, None] - z[bank], axis=2)
         assert procedure.nearest[k].tolist() == bank[distances.argmin(axis=1)].tolist()
@@ -407,8 +393,7 @@ def test_the_step_is_adamws_and_is_taken_back() -> None:
 
 def test_the_loss_weighs_the_batch_and_adds_both_banks() -> None:
     procedure, view = with_bank(lr=0.05)
-    rows = np.arange(10)
-    got = procedure.loss(view, 0, (rows,), 7)
+    got = procedure.loss(view, 0, (rows := np.arange(10),), 7)
     got.backward()
     assert any(p.grad is not None and p.grad.abs().max() > 0 for p in view.networks[0].parameters())
     weight = procedure.tried(view, rows, procedure.nearest[:, rows], 7)
@@ -467,8 +452,7 @@ def test_the_refiner_of_in2r_against_numpy() -> None:
 
 def after_the_split(n: int = 30, **settings: Any) -> tuple[Any, Any]:
     procedure, view = begun(IN2R, n, **settings)
-    procedure.w = known(2, n)
-    procedure.split_known = True
+    procedure.w, procedure.split_known = known(2, n), True
     return procedure, view
 
 
@@ -477,9 +461,8 @@ def test_the_noisy_loss_of_in2r_against_numpy(k: int) -> None:
     procedure, view = after_the_split(neighbours=k, memory=10, tau=0.2, noisy_weight=0.7, within_weight=0.0)
     encoded, network = view.encoded(0), view.networks[0]
     images, texts = (np.array(x.vectors) for x in (encoded.images, encoded.texts))
-    remembered = np.arange(10, 20)
+    remembered, clean, noisy = np.arange(10, 20), np.arange(20, 28), np.arange(6)
     procedure.memories[0].push(torch.from_numpy(images[remembered]), torch.from_numpy(texts[remembered]), remembered)
-    clean, noisy = np.arange(20, 28), np.arange(6)
     procedure.w[:, clean] = 0.51  # below the clean pairs' mean: the memory stays as it is
     network.head.eval()
     got = procedure.loss(view, 0, (clean, clean, noisy), 4).item()

@@ -132,8 +132,7 @@ def test_pairs_of_one_image_or_caption_are_not_told_apart() -> None:
 def test_labels_are_the_corrections_weights() -> None:
     procedure, view = started()
     procedure.w = np.random.default_rng(0).random((2, 40)).astype(np.float32)
-    value = procedure.judge(view)
-    weights = []
+    value, weights = procedure.judge(view), []
     for k, network in enumerate(view.networks):
         product = torch.from_numpy(view.encoded(k).images.vectors * view.encoded(k).texts.vectors)
         s = torch.cat([product * 8**0.5, product.sum(dim=1, keepdim=True)], dim=1)
