@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cleanpairs import RepairPlan, export_pairs, load_pairs
+from cleanpairs import ClipScore, Pairs, RepairPlan, export_pairs, load_pairs
 from cleanpairs.commands.run import SCORES_SCHEMA, write_scores
 from cleanpairs.core.errors import DataError
 from cleanpairs.core.plain import plain
@@ -22,10 +22,9 @@ from tests.helpers import assert_raises, edit_exported, fit_beside, plan_of, vec
 N = 24
 
 
-def plan_for(pairs: Any, actions: list[str]) -> RepairPlan:
-    """A plan by hand: a repaired pair takes the caption, or the image, of the next one."""
-    reasons = ["decided in a review" if a == "keep" else None for a in actions]  # as a review leaves it
-    return plan_of(pairs, actions, threshold=0.5, reason=reasons)
+def plan_for(pairs: Any, acts: list[str]) -> RepairPlan:
+    """A plan by hand, as a review leaves it: a repaired pair takes the caption, or the image, of the next one."""
+    return plan_of(pairs, acts, threshold=0.5, reason=["decided in a review" if a == "keep" else None for a in acts])
 
 
 def corpus(path: Path, n: int = N, lists: bool = False) -> Path:
@@ -90,8 +89,7 @@ def test_a_damaged_page_is_named_by_row_group_and_column(tmp_path: Path) -> None
 
 
 def put(table: pa.Table, name: str, row: int, value: Any) -> pa.Table:
-    values = table[name].to_pylist()
-    values[row] = value
+    values = [value if i == row else old for i, old in enumerate(table[name].to_pylist())]
     return with_columns(table, {name: pa.array(values, table.schema.field(name).type)})
 
 
@@ -202,8 +200,11 @@ def test_a_run_and_its_model_are_whole(run: Path) -> None:
     assert found.kind == "run" and found.ok and not found.notes, said(found)
     noted = json.loads((run / "run.json").read_text())["files"]
     assert {"scores.parquet", "recipe.yaml", "metrics.jsonl", "model/model.safetensors"} <= set(noted)
-    model = verify_path(run / "model")
-    assert model.kind == "model" and model.ok and "loads" in model.checked[-1]
+    image, noise = np.random.default_rng(1).normal(size=(2, 120, 1)).astype(np.float32)
+    vague = ClipScore().fit(Pairs.from_arrays(image_vectors=image, text_vectors=image + noise / 2))
+    for folder in (run / "model", vague.save_pretrained(run / "vague")):
+        model = verify_path(folder)
+        assert np.isnan(vague.noise_rate_) and model.kind == "model" and model.ok and "loads" in model.checked[-1]
 
 
 def test_every_flipped_byte_of_every_file_of_a_run_is_found(run: Path) -> None:
@@ -224,8 +225,7 @@ def test_a_file_that_a_complete_run_lacks(run: Path, name: str) -> None:
 
 
 def without_hashes(run: Path, **changes: Any) -> None:
-    info = json.loads((run / "run.json").read_text())
-    del info["files"]
+    info = {key: value for key, value in json.loads((run / "run.json").read_text()).items() if key != "files"}
     (run / "run.json").write_text(json.dumps(info | changes))
 
 
