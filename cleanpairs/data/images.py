@@ -306,9 +306,8 @@ def read_image(data: bytes, *, about: int | None = None) -> Any:
     if data.startswith(b"\xff\xd8") and (scans := data.count(b"\xff\xda")) > max_scans:
         raise DataError(f"the image is a JPEG of {scans} scans, more than {max_scans}")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            image: Any = Image.open(io.BytesIO(data), formats=FORMATS)
+        with warnings.catch_warnings(action="ignore"):
+            image: Any = _opened(data)
             if image.width * image.height > max_pixels:
                 raise DataError(f"the image has {image.width}x{image.height} pixels, more than {max_pixels}")
             if about is not None:
@@ -329,10 +328,17 @@ def read_image(data: bytes, *, about: int | None = None) -> Any:
     except DataError:
         raise
     except Exception as error:  # Pillow's decoders raise anything. Only this row is bad
-        text = error_text(error)
-        if isinstance(error, UnidentifiedImageError):
-            text = f"no known image format{_what_else(data[:512].lower())}"
-        raise DataError(f"the image cannot be decoded: {text}") from error
+        known: dict[Any, str] = {UnidentifiedImageError: f"no known image format{_what_else(data[:512].lower())}"}
+        known |= {Image.DecompressionBombError: f"it has more than {max_pixels} pixels"}
+        raise DataError(f"the image cannot be decoded: {known.get(type(error)) or error_text(error)}") from error
+
+
+def _opened(data: bytes) -> Any:
+    """The image, of which Pillow has read the header. Where our limit of pixels is higher than Pillow's, it counts."""
+    from PIL import Image
+
+    Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS and max(Image.MAX_IMAGE_PIXELS, limit("pixels"))
+    return Image.open(io.BytesIO(data), formats=FORMATS)
 
 
 def _what_else(data: bytes) -> str:
@@ -377,10 +383,7 @@ def small_jpeg(image: Any, size: int) -> np.ndarray:
 
 def image_header(content: bytes) -> tuple[str, int, int] | None:
     """Format, width and height of an encoded image. None where they cannot be read."""
-    from PIL import Image
-
-    data = io.BytesIO(content)
-    with suppress(Exception), warnings.catch_warnings(action="ignore"), Image.open(data, formats=FORMATS) as image:
+    with suppress(Exception), warnings.catch_warnings(action="ignore"), _opened(content) as image:
         return str(image.format), image.width, image.height  # Pillow raises anything
     return None
 
