@@ -45,9 +45,10 @@ def captions_of(value: Any, depth: int = 3) -> list[tuple[str | None, str | None
     return [(plain_text(json.dumps(value, ensure_ascii=False, default=repr)), f"the caption is {kind}, not text")]
 
 
-def is_listed(value: Any) -> bool:
-    """Whether a value is a list of captions, or spells one."""
-    return isinstance(value if isinstance(value, list) else spelled_out(value), list)
+def are_lists(values: Sequence[Any]) -> bool:
+    """Whether captions are lists: one is a list, or a tenth of the texts spell one. A few captions only look so."""
+    spelled = [isinstance(spelled_out(text), list) for text in values if isinstance(text, str)]
+    return any(isinstance(value, list) for value in values) or 10 * sum(spelled) >= max(len(spelled), 1)
 
 
 def caption_cell(value: Any, lists: bool) -> tuple[str | list[str | None] | None, dict[int, str]]:
@@ -62,10 +63,10 @@ def caption_cell(value: Any, lists: bool) -> tuple[str | list[str | None] | None
 
 
 def caption_column(values: Sequence[Any], lists: bool | None = None) -> tuple[pa.Array, Faults]:
-    """A column of captions out of values of any kind: of ``lists`` of texts, or of texts. Of lists, when None, where
-    one value is a list.
+    """A column of captions out of values of any kind: of ``lists`` of texts, or of texts. By :func:`are_lists`, when
+    None.
     """
-    lists = any(map(is_listed, values)) if lists is None else lists
+    lists = are_lists(values) if lists is None else lists
     cells = [caption_cell(value, lists) for value in values]
     faults = {(i, k): why for i, (_, bad) in enumerate(cells) for k, why in bad.items()}
     return pa.array([cell for cell, _ in cells], pa.list_(pa.string()) if lists else pa.string()), faults
@@ -74,8 +75,7 @@ def caption_column(values: Sequence[Any], lists: bool | None = None) -> tuple[pa
 def caption_field(record: Mapping[str, Any]) -> Any:
     """The first value in an object that holds a caption, by the usual names of its field, else None."""
     values = (record.get(name) for name in USUAL_NAMES["text"])
-    captions = (value for value in values if value not in ("", [], {}) and captions_of(value)[0] != (None, None))
-    return next(captions, None)
+    return next((v for v in values if v not in ("", [], {}) and captions_of(v)[0] != (None, None)), None)
 
 
 def spelled_out(text: Any) -> list[Any] | dict[str, Any] | None:

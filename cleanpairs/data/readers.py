@@ -24,7 +24,7 @@ from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError, Miss
 from cleanpairs.core.parameters import check_settings
 from cleanpairs.core.recipe import DataOptions
 from cleanpairs.data.atomic import staged_file
-from cleanpairs.data.captions import caption_column, is_listed
+from cleanpairs.data.captions import are_lists, caption_column
 from cleanpairs.data.columns import USUAL_NAMES, is_bytes, is_text
 from cleanpairs.data.formats.folder import annotation_files
 from cleanpairs.data.formats.remote import fetch, is_url, urls_in_errors
@@ -343,8 +343,8 @@ def _as_parquet(data: Any, split: str | None, text: str | None) -> Path:
 
 
 def _with_captions(data: Any, text: str | None) -> Any:
-    """A DataFrame or a dict of columns, of a list of dicts too, with captions that are texts, or lists of texts where
-    one value is a list. Raises DataError: one is something else.
+    """A DataFrame or a dict of columns, of a list of dicts too, with captions that are texts, or lists of texts as of
+    :func:`are_lists`. Raises DataError: one is something else.
     """
     what = type(data).__name__
     if isinstance(data, list) and data and all(isinstance(row, Mapping) for row in data):
@@ -359,7 +359,7 @@ def _with_captions(data: Any, text: str | None) -> Any:
         cells = [list(cell) if isinstance(cell, tuple) else cell for cell in cells]
         cells = [None if type(cell).__name__ in ("NAType", "NaTType") else cell for cell in cells]
         plain = all(isinstance(cell, str) or cell is None for cell in cells)
-        if isinstance(values, pa.Array | pa.ChunkedArray) or (plain and not any(map(is_listed, cells[:LOOK_AT]))):
+        if isinstance(values, pa.Array | pa.ChunkedArray) or (plain and not are_lists(cells[:LOOK_AT])):
             continue
         column, faults = caption_column(cells)
         if faults:

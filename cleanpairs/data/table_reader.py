@@ -16,7 +16,7 @@ import pyarrow as pa
 from cleanpairs.core import DataError
 from cleanpairs.core.recipe import DataOptions
 from cleanpairs.core.regular import begins_with
-from cleanpairs.data.captions import caption_column, is_listed
+from cleanpairs.data.captions import are_lists, caption_column
 from cleanpairs.data.columns import check_truth, find_columns, is_text, score_columns
 from cleanpairs.data.formats.file_names import expand_files
 from cleanpairs.data.formats.records import ENDINGS, file_kind
@@ -203,8 +203,8 @@ class TableReader(ABC):
         columns = find_columns(schema := self.schema(source), vars(request), data)
         text = columns.get("text")
         if self.spelled and text is not None and is_text(schema.field(text).type):
-            read = self.batches(source, LOOK_AT, [text])
-            if any(map(is_listed, islice(chain.from_iterable(texts_of(rows.batch[0]) for rows in read), LOOK_AT))):
+            read = chain.from_iterable(texts_of(rows.batch[0]) for rows in self.batches(source, LOOK_AT, [text]))
+            if are_lists(list(islice(read, LOOK_AT))):
                 request = replace(request, text_column=text)
                 return self.described(data, paths, n_rows, request, **options, captions="lists")
         check_truth(schema, data)

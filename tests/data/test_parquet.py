@@ -435,11 +435,12 @@ def test_vectors_of_captions_keep_their_faults(large: bool, tmp_path: Path, monk
     columns = {"caption": list("abcde"), "image_features": vector_column(np.eye(5, dtype=np.float32))}
     table = pa.table(columns | {"text_features": pa.array(texts, pa.list_(pa.float32()))})
     pairs = load_pairs(write(tmp_path / "data.parquet", table))
-    assert pairs.source.columns["text_features"] == "text_features"
-    assert isinstance(pairs.text_vectors, np.memmap) == large and pairs.text_vectors is not None
+    assert (type(pairs.text_vectors) is np.memmap) == large and pairs.source.columns["text_features"] == "text_features"
     np.testing.assert_array_equal(pairs.text_vectors[:, :2], [[1, 2], [0, 0], [0, 0], [0, 0], [4, 5]])
     missing, short = "there is no text vector", "its text vector has 1 values, not 1002"
     assert pairs.reasons == {1: missing, 2: short, 3: "its text vector is not finite"}
-    lists = table.set_column(0, "caption", pa.array([["a", "b"]] * 5))
-    several = load_pairs(write(tmp_path / "lists.parquet", lists))  # one vector a row is not one a caption
+    odd = pa.concat_tables([table] * 3).set_column(0, "caption", pa.array([*"abcdefghijklmn", '["it", "looks so"]']))
+    assert load_pairs(write(tmp_path / "odd.parquet", odd)).text_vectors is not None
+    # one vector a row is not one a caption
+    several = load_pairs(write(tmp_path / "lists.parquet", table.set_column(0, "caption", pa.array([["a", "b"]] * 5))))
     assert several.text_vectors is None and not several.reasons and len(several) == 10

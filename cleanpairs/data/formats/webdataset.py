@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 from cleanpairs.core import DataError, first_few, limit, plain_text
 from cleanpairs.core.recipe import DataOptions
 from cleanpairs.core.regular import begins_with, cached_by_file, open_regular, reading
-from cleanpairs.data.captions import caption_cell, caption_field, is_listed
+from cleanpairs.data.captions import are_lists, caption_cell, caption_field
 from cleanpairs.data.columns import is_score, number_of
 from cleanpairs.data.formats.file_names import IMAGES, expand_files, files_below
 from cleanpairs.data.images import ImageSource
@@ -255,12 +255,12 @@ def _has_lists(tars: Sequence[str], sidecars: Sequence[str], text: str) -> bool:
     """Whether captions are lists, in the column ``text``, by the first samples of some of the tars."""
     if sidecars and text in (schema := common_schema(sidecars)).names and is_list(schema.field(text).type):
         return text == "caption"
+    values = list[Any]()
     for tar in tars[:: max(1, len(tars) // 10)]:
         with open_regular(tar) as file:
-            for sample in read_index(tar)[:LOOK_AT]:
-                if is_listed(_text(sample, file)[0] if text == "caption" else _record(file, sample).get(text)):
-                    return True
-    return False
+            samples = read_index(tar)[:LOOK_AT]
+            values += [_text(s, file)[0] if text == "caption" else _record(file, s).get(text) for s in samples]
+    return are_lists(values)
 
 
 def _image_size(sample: Sample) -> int:
