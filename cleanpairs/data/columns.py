@@ -88,15 +88,15 @@ _WANTED = {
     "text": "text, or a list of text",
     "image": "bytes, struct<bytes, path>, paths, or Pillow's images (Image.fromarray)",
     "key": "text or numbers",
-    "features": "a list of numbers, or a list of such lists",
-    "text_features": "a list of numbers",
+    "features": "a list of floats, or a list of such lists",
+    "text_features": "a list of floats",
 }
 
 
-def _unfit(role: str, schema: pa.Schema) -> str:
-    """Why the first column with a usual name of the role is not of its type."""
-    unfit = [schema.field(n) for want in USUAL_NAMES[role] for n in schema.names if n.lower() == want]
-    return f": {unfit[0].name!r} is {unfit[0].type}, not {_WANTED[role]}" if unfit else ""
+def _unfit(schema: pa.Schema, *roles: str) -> str:
+    """Why the first column with a usual name of one of the roles is not of its type."""
+    unfit = [(n, role) for role in roles for want in USUAL_NAMES[role] for n in schema.names if n.lower() == want]
+    return next((f": {n!r} is {schema.field(n).type}, not {_WANTED[role]}" for n, role in unfit), "")
 
 
 def _no_images(schema: pa.Schema, data: str, text: str, listed: str) -> DataError:
@@ -109,8 +109,8 @@ def _no_images(schema: pa.Schema, data: str, text: str, listed: str) -> DataErro
             f"--caption_col {shlex.quote(text)} --output_format webdataset --output_folder shards; then give shards/"
         )
     return DataError(
-        f"{data} has no column of images or vectors{_unfit('image', schema)}; name one with --column image=NAME "
-        f"(columns: {listed})"
+        f"{data} has no column of images or vectors{_unfit(schema, 'image', 'features')}; name one with --column "
+        f"image=NAME (columns: {listed})"
     )
 
 
@@ -156,7 +156,7 @@ def find_columns(schema: pa.Schema, given: Mapping[str, Any], data: str) -> dict
         roles.pop("features", None)  # the user names the images, so their vectors are not used
     if "text" not in roles and not {"features", "text_features"} <= roles.keys():
         raise DataError(
-            f"{data} has no column of captions{_unfit('text', schema)}; name one with --column text=NAME, or bring "
+            f"{data} has no column of captions{_unfit(schema, 'text')}; name one with --column text=NAME, or bring "
             "vectors of both sides, in columns like image_emb and text_emb or by --column text-vectors=NAME (columns: "
             f"{listed})"
         )

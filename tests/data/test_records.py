@@ -193,15 +193,14 @@ IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
      "b", "c"], ""),
     ({"image": [BYTES, BYTES[:1]], "caption": ["a", '["b", "c"]']}, ["b", "c"], ""),
     ({"image": BYTES, "caption": [1, 2]}, [], "'caption' is int64, not text, or a list of text"),
+    ({"caption": ["a"], "img_emb": [[1, 2]]}, [], "no column of .*: 'img_emb' is list<.*int64>, not a list of floats"),
     ({"image": BYTES, "caption": pa.nulls(2, pa.string()), "text": ["a", "b"]}, [],
      r"no row .* other columns hold texts \(text\)"),
 ])  # fmt: skip
 @pytest.mark.parametrize("kind", ["parquet", "table"])
 def test_columns(columns: Any, captions: list[str], words: str, kind: str, folder: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(folder)
-    data: Any = pa.table(columns)
-    if kind == "parquet":
-        data = write_table(folder / "a.parquet", data)
+    data: Any = write_table(folder / "a.parquet", columns) if kind == "parquet" else pa.table(columns)
     if words:
         return assert_not_loaded(words, data)
     pairs = load_pairs(data)
