@@ -46,8 +46,9 @@ def restore_export(
     out: str | Path, to: str | Path, *, ledger: str | Path | None = None, overwrite: bool = False
 ) -> RestoreSummary:
     """Write the table again that :func:`cleanpairs.export.export_pairs` read: equal as a table
-    (``pyarrow.Table.equals``, metadata too), not byte by byte. Of several files, tars, or a CSV with its images, one
-    Parquet file. Rows beyond a ``limit`` with which the input was read do not come back.
+    (``pyarrow.Table.equals``, metadata too), not byte by byte. Captions in texts that spell lists come back as lists.
+    Of several files, tars, or a CSV with its images, one Parquet file. Rows beyond a ``limit`` with which the input was
+    read do not come back.
 
     ``out``: the cleaned Parquet file, or `datasets` directory, its manifest beside it. ``to``: Parquet to write.
     ``ledger``: its path, by default the manifest's.
