@@ -176,12 +176,12 @@ class Planning:
         unseen = threshold_of_rows(model, scorer, source, str(self.read["data"]))
         fitted = model._has_scores_of(source, source.n_rows)
         settings = self.settings.resolved(model._applied_threshold(unseen, of_fit=fitted))
-        known, moves = model.correspondence_ if fitted else None, None
-        if known is not None and settings.displaced:
-            moves, _ = model._displaced_of_fit()
+        known, quarantined = (model.correspondence_, model.quarantined_) if fitted else (None, {})
+        moves = model._displaced_of_fit()[0] if fitted and settings.displaced else None
         rows = self._embedded_batches(scorer, known is not None)
         texts = staged.with_suffix(".texts")
         given = PlanInput.from_rows(rows, source.n_rows, settings, texts, known, moves)
+        given = replace(given, reasons={**given.reasons, **quarantined})  # filters of the fit are not asked again
         with self._neighbour_search() as search:
             planned = plan_repairs(
                 given,
