@@ -311,21 +311,21 @@ class Run:
         below = pa.array(answered.correspondence < answered.threshold, mask=np.isnan(answered.correspondence))
         return Scores(with_columns(fitted.table, {"correspondence": correspondence, "is_mismatch": below}))
 
-    def decision_log(self, pairs: int) -> DecisionLog:
-        """Return the log of the answers about the run, whose data has so many ``pairs``."""
-        return DecisionLog(self.path / ANSWERS, str(self.info["input"]["fingerprint"]), pairs)
+    def decision_log(self, pairs: int, **how: bool) -> DecisionLog:
+        """Return the log of the answers about the run, whose data has so many ``pairs``. ``how``: as of the log."""
+        return DecisionLog(self.path / ANSWERS, str(self.info["input"]["fingerprint"]), pairs, **how)
 
     def take_answers(self) -> None:
         """Take over the answers about the same data that other runs in the same folder have."""
         of, answers = self.info["input"], list[tuple[str, int, bool | None]]()
         for file in sorted(self.path.parent.glob(f"*/{ANSWERS}")):
-            with suppress(DataError, OutputError), closing(DecisionLog(file, of["fingerprint"], of["pairs"])) as log:
+            about = file, of["fingerprint"], of["pairs"]
+            with suppress(DataError, OutputError), closing(DecisionLog(*about, read_only=True)) as log:
                 answers += [(getattr(log.of(i, True), "time", ""), i, label) for i, label in log.labels().items()]
         if answers:
             y = self.fitted_scores().correspondence  # other filters may quarantine other pairs
-            answers.sort(key=lambda answer: answer[0])  # the last one about a pair counts, in whatever run
-            with closing(self.decision_log(len(y))) as log:
-                log.label({i: label for _, i, label in answers if np.isfinite(y[i])})
+            with closing(self.decision_log(len(y))) as log:  # the last one about a pair counts, in whatever run
+                log.label({i: label for _, i, label in sorted(answers, key=lambda a: a[0]) if np.isfinite(y[i])})
 
     def answered(self, scores: Scores | None = None) -> "Answered | None":
         """Calibrate the ``scores`` of the fit, read if None, by people's answers and a judge's opinions.
@@ -346,7 +346,7 @@ class Run:
         y, displaced = scores.correspondence, len(scores.moves) > 0
         labels: dict[int, bool] = {}
         if (self.path / ANSWERS).exists():
-            with closing(self.decision_log(len(y))) as log:
+            with closing(self.decision_log(len(y), read_only=True)) as log:
                 labels = {i: label for i, label in log.labels().items() if label is not None and np.isfinite(y[i])}
         enough = len(labels) >= least or opinions is not None
         self._answered = state, Answered.of(y, labels, opinions, displaced=displaced) if enough else None

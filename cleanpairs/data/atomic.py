@@ -230,13 +230,14 @@ def staged_file(target: AnyPath, **how: Any) -> Iterator[Path]:
         yield outputs.add(target, **how)
 
 
-def opened_for_lines(path: AnyPath, mode: int = 0o666) -> int:
+def opened_for_lines(path: AnyPath, mode: int = 0o666, *, read_only: bool = False) -> int:
     """A file descriptor of ``path`` for :func:`append_line`, which can be read too. ``mode``: of a new file.
+    ``read_only``: it exists, and nothing is appended.
 
     Raises OSError: it cannot be opened. OutputError: it is no regular file.
     """
-    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    file = os.open(path, flags, mode)
+    flags = os.O_RDONLY if read_only else os.O_RDWR | os.O_APPEND | os.O_CREAT
+    file = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, mode)
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
         raise OutputError(f"{os.fspath(path)} is no regular file: nothing is written there")

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from cleanpairs.core import DataError, writing
+from cleanpairs.core import DataError, reading, writing
 from cleanpairs.data.atomic import append_line, opened_for_lines
 from cleanpairs.repair.actions import WRITTEN
 
@@ -71,6 +71,8 @@ class DecisionLog:
         Fingerprint of the data that the decisions are about.
     pairs : int
         How many pairs the data has.
+    read_only : bool
+        The file exists, and no decision is added.
 
     Raises
     ------
@@ -84,7 +86,7 @@ class DecisionLog:
     :meth:`refresh` reads what other processes have appended.
     """
 
-    def __init__(self, path: str | Path, fingerprint: str, pairs: int) -> None:
+    def __init__(self, path: str | Path, fingerprint: str, pairs: int, *, read_only: bool = False) -> None:
         self.path, self._about, self._n = Path(path), {"data": fingerprint, "pairs": pairs}, pairs
         # Lines that cannot be used: half written by a killed process, or with a caption that is no text.
         self.damaged = 0
@@ -92,12 +94,12 @@ class DecisionLog:
         self._undone: set[str] = set()
         self._of: dict[int, list[Decision]] = {}  # by pair
         self._read, self._rest, self._begun = 0, b"", False
-        with writing(f"the decisions {self.path}"):
+        with (reading if read_only else writing)(f"the decisions {self.path}"):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._fd = opened_for_lines(self.path, 0o600)
+            self._fd = opened_for_lines(self.path, 0o600, read_only=read_only)
         try:
             self.refresh()
-            if not self._begun:
+            if not (self._begun or read_only):
                 self._append(self._about)
                 folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
                 os.fsync(folder)

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from cleanpairs.commands.run import Run
 from cleanpairs.repair.plan import RepairPlan
 from tests.conftest import Command, assert_refused, code_of
 from tests.helpers import corpus, plan_of, write_corpus
@@ -53,6 +55,7 @@ def test_what_a_format_cannot_hold_is_refused_at_once(command: Command, monkeypa
 def test_a_run_that_can_only_be_read_is_exported(command: Command, monkeypatch: Any, tmp_path: Path) -> None:
     make, run = tempfile.mkdtemp, shutil.copytree("run", tmp_path / "run")
     (run / "plan.parquet").unlink(missing_ok=True)
+    Run.open(run).decision_log(N).label(dict.fromkeys(range(20), True))
     before = sorted(run.rglob("*"))
 
     def refused(**options: Any) -> str:
@@ -61,7 +64,8 @@ def test_a_run_that_can_only_be_read_is_exported(command: Command, monkeypatch: 
         return make(**options)
 
     monkeypatch.setattr("cleanpairs.data.atomic.tempfile.mkdtemp", refused)
-    assert command("export", run, "--out", tmp_path / "out.parquet").code == 0
+    monkeypatch.setattr("os.O_CREAT", os.O_CREAT | os.O_EXCL)  # no file that is there can be written
+    assert command("export", run, "--out", tmp_path / "out.parquet").code == command("worst", run).code == 0
     assert len(pq.read_table(tmp_path / "out.parquet")) > 0 and sorted(run.rglob("*")) == before
 
 
@@ -138,8 +142,8 @@ def test_an_edited_plan_of_a_run_is_never_replaced(command: Command, fitted: Pat
     plan, export = run / "plan.parquet", ("export", run, "--repaired", out, "--threshold", "0.5")
     assert command(*export).code == command(*export, "--overwrite", "--threshold", "0.4").code == 0
     written = plan.read_bytes()
-    assert command(*export).code == 5  # an export that is refused leaves the plan of the one before
-    assert plan.read_bytes() == written
+    # An export that is refused leaves the plan of the one before.
+    assert command(*export).code == 5 and plan.read_bytes() == written
     pq.write_table(pq.read_table(plan), plan)  # as a program leaves it that has changed a row
     edited, old = plan.read_bytes(), out.read_bytes()
     assert_refused(command(*export, "--overwrite"), 5, f"--plan {plan}")
@@ -150,8 +154,7 @@ def test_an_edited_plan_of_a_run_is_never_replaced(command: Command, fitted: Pat
 
 @pytest.mark.parametrize("beside", [".manifest.json", ".ledger.parquet", ".parts/part-00000.parquet"])
 def test_files_of_others_beside_an_output_stay(beside: str, command: Command, fitted: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out.parquet"
-    theirs = Path(f"{out}{beside}")
+    out, theirs = tmp_path / "out.parquet", tmp_path / f"out.parquet{beside}"
     theirs.parent.mkdir(exist_ok=True)
     theirs.write_text("mine")
     argv = [*PLAUSIBLE, "--workers", "2"] if beside.startswith(".parts") else ["export"]

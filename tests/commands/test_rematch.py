@@ -110,8 +110,7 @@ def test_streamed_plan_is_the_plan_of_memory(run: Run, tmp_path: Path, settings:
     assert json.loads(json.dumps(dict(expected.settings))) == dict(loaded.settings)
     assert str(found) == str(expected.summary())
     assert found.repaired > 10 and found.quarantined == 2
-    left = {p.name for p in tmp_path.iterdir()} - {"cache"}
-    assert left == {"data.parquet", "expected.parquet", "plan.parquet"}
+    assert {p.name for p in tmp_path.iterdir()} - {"cache"} == {"data.parquet", "expected.parquet", "plan.parquet"}
 
 
 @pytest.mark.parametrize(
@@ -133,12 +132,10 @@ def test_searches_in_parts_go_on_after_a_kill(run: Run, tmp_path: Path, monkeypa
     with monkeypatch.context() as patch:
         patch.setattr(rematch, "write_plan", stop)
         assert_raises(KeyboardInterrupt, "^$", rematch_run, run, out, settings, data, streamed_from=0, engine=engine)
-    left = {p.name for p in (tmp_path / "plan.parquet.parts").iterdir()}
-    assert not out.exists() and {"search-0", "search-1"} <= left
+    assert not out.exists() and {"search-0", "search-1"} <= {p.name for p in Path(f"{out}.parts").iterdir()}
     engine.run = stop  # type: ignore[method-assign]
     rematch_run(run, out, settings, data, streamed_from=0, engine=engine)
-    assert out.read_bytes() == whole.read_bytes()
-    assert not (tmp_path / "plan.parquet.parts").exists()
+    assert out.read_bytes() == whole.read_bytes() and not Path(f"{out}.parts").exists()
 
 
 def test_what_does_not_stream_is_left_to_memory(run: Run, tmp_path: Path) -> None:
@@ -216,8 +213,7 @@ def test_a_trained_model_on_vectors(tmp_path: Path) -> None:
     write_table(data, with_columns(table, {"caption": pa.array(["12 34", *table["caption"].to_pylist()[1:]])}))
     run = fit(data, "dim=16", "dim_word=8", method="infonce", epochs=2, seed=0)
     for given in (None, write(tmp_path / "other.parquet", 200, 0.3, seed=4)):
-        settings = {"threshold": 0.5, "min_repair_score": 0.05, "repairs": "plausible"}
-        found, plan, expected = both(run, given, tmp_path, **settings)
+        found, plan, expected = both(run, given, tmp_path, threshold=0.5, min_repair_score=0.05, repairs="plausible")
         table = plan.table
         assert found.repaired > 0 and (given is not None or table["reason"][0].as_py() == run.scores().reasons[0])
         assert np.mean([a == b for a, b in zip(table["action"], expected.table["action"], strict=True)]) > 0.98
