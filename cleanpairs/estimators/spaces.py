@@ -111,7 +111,7 @@ def displaced_between_spaces(
         regressions, by which rows are searched once more.
     """
     at, (_, first, image) = np.arange(len(images)), np.unique(image_group, return_index=True, return_inverse=True)
-    fold = first[image] * 5 // len(images)
+    fold = np.argsort(np.argsort(first))[image] * 5 // len(first)
     found = find_displaced_rows(*_predicted(images, texts, matched * usable, at, fold), usable=usable)
     if not found.blocks:
         return found
