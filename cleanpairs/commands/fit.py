@@ -156,7 +156,8 @@ def fit_run(
             made = str(run.path.absolute())
         finally:
             distributed.of_first(made)
-        return _fit(run, noted, estimator, given, resume)
+        # A fit by the recipe of the run asks again before it replaces this one.
+        return _fit(run, replace(noted, output=replace(recipe.output, overwrite=False)), estimator, given, resume)
 
 
 def _refuse_other_settings(run: Run, recipe: Recipe) -> None:

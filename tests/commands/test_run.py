@@ -5,7 +5,6 @@ import json
 import math
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -245,14 +244,14 @@ def test_a_fit_whose_issues_find_no_space_leaves_no_run(recipe: Recipe, tmp_path
 
 def test_a_full_disk_costs_no_training_where_a_run_is_replaced(full_disk: pytest.MonkeyPatch, tmp_path: Path) -> None:
     data = write_corpus(tmp_path / "data.parquet", 40)
-    recipe = Recipe.resolve(None, overrides=["epochs=1"], options={"train": str(data), "method": "infonce", "seed": 0})
+    again = Recipe.resolve(options={"train": data, "method": "infonce", "seed": 0, "epochs": 1, "overwrite": True})
     Run.create("run").write_info({"status": "complete"})
-    again = replace(recipe, output=replace(recipe.output, overwrite=True))
     assert_raises(OutputError, "No space left", fit_run, again, out="run")
     full_disk.undo()
     assert Run(tmp_path / "run").has_checkpoint() and (tmp_path / ".replaced-run").exists()
     fit_run(again, out="run", resume=True)
     assert Run.open("run").info["status"] == "complete" and not (tmp_path / ".replaced-run").exists()
+    assert_raises(OutputExistsError, "--overwrite", fit_run, Recipe.resolve("run/recipe.yaml"), out="run")
 
 
 def test_a_name_that_another_fit_takes_while_the_data_is_read_is_not_ours(recipe: Recipe, monkeypatch: Any) -> None:
