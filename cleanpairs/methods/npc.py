@@ -71,23 +71,23 @@ class _PreAware(Splitting):
 
     def tried(self, view: EpochContext, rows: np.ndarray, banks: np.ndarray, seed: int) -> Tensor:
         """Weights (B,) of the pairs ``rows``: the step is taken, looked at, and taken back."""
-        f = view.forward(0, rows, seed=seed)
-        ones = torch.ones(len(rows), device=view.device)
         network = view.networks[0]
         parameters = [p for p in network.parameters() if p.requires_grad]
+        moved = [*parameters, *network.buffers()]  # the means of batch norm too
+        before, kept = self.bank_losses(view, banks), [t.detach().clone() for t in moved]
+        f, ones = view.forward(0, rows, seed=seed), torch.ones(len(rows), device=view.device)
         groups: list[dict[str, Any]] = getattr(network.model, "parameter_groups", lambda lr: [])(self.method.lr)
         rates = {id(p): group["lr"] for group in groups for p in group["params"]}  # of pretrained towers and heads
         loss = 2 * self.objective(f.similarity(), ones, f.excluded).mean()
         gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
-        before, kept = self.bank_losses(view, banks), [p.detach().clone() for p in parameters]
         with torch.no_grad():
             for p, g in zip(parameters, gradients, strict=True):
                 if g is not None:  # AdamW's first step
                     rate = rates.get(id(p), self.method.lr)
                     p.mul_(1 - rate * self.method.weight_decay).sub_(rate * g / (g.abs() + 1e-8))
             after = self.bank_losses(view, banks)
-            for p, old in zip(parameters, kept, strict=True):
-                p.copy_(old)
+            for t, old in zip(moved, kept, strict=True):
+                t.copy_(old)
         return negative_weight(before, after)
 
     @torch.no_grad()
