@@ -415,12 +415,8 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
     def _row_scorer(self, roles: Set[str]) -> RowScorer | None:
         """See :meth:`PairScorer._row_scorer`: image vectors stream, with captions or their vectors."""
         given = self._text_encoder == "features"
-        if (
-            self._named_filters
-            or "features" not in roles
-            or self._image_encoder != "features"
-            or (given and "text_features" not in roles)
-        ):
+        needed = {"features", "text_features" if given else "text"}
+        if self._named_filters or self._image_encoder != "features" or not needed <= roles:
             return None
         how = {"text_vectors": given, "has_images": self.near_duplicates and "image" in roles}
         return VectorScorer(self.model_, self.bank_, self.tokenizer_, self._similarity, **how)

@@ -25,6 +25,7 @@ from cleanpairs.encoders.sentences import INSTALL, SHIPPED, SentenceEncoder, shi
 from cleanpairs.encoders.tokenizer import UNKNOWN, Tokenizer, TokenTable, words
 from cleanpairs.estimators.settings import EncoderSettings, ModelSettings
 from cleanpairs.features import Captions, ImageMatrix, encoded_matrix, image_matrix, pixel_matrix
+from cleanpairs.features.texts import refuse_without_captions
 
 GIVEN = "features"  # as the name of an encoder: the vectors that the data brings
 AUTO, WORDS = "auto", "words"  # as the name of a text encoder: what suits the captions. Learned words alone
@@ -60,30 +61,8 @@ def text_encoder_for(settings: EncoderSettings, pairs: Pairs) -> str | Path | No
     else:
         name = named if named not in (None, AUTO) else GIVEN if given else named or WORDS
     if name != GIVEN:
-        refuse_without_captions(pairs, name or settings.encoder)
+        refuse_without_captions(pairs)
     return name
-
-
-def refuse_without_captions(pairs: Pairs, reader: Any) -> None:
-    """Refuse pairs that have no captions to read.
-
-    Parameters
-    ----------
-    pairs : Pairs
-        n pairs.
-    reader : str
-        The text encoder, for the message.
-
-    Raises
-    ------
-    DataError
-        There are no captions.
-    """
-    if not pairs.has_captions and len(pairs.reasons) < len(pairs):
-        raise DataError(
-            f"the data has no captions, and {reader} reads them: leave encoders out, which takes the vectors of both "
-            "sides, or name a column of captions"
-        )
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,11 @@ from cleanpairs.encoders.image_transform import pictures_of
 from cleanpairs.encoders.libraries import load_encoder
 from cleanpairs.encoders.model_files import FrozenPair
 from cleanpairs.estimators.batches import RowScorer
-from cleanpairs.estimators.encoders import GIVEN, Encoders, check_vectors, refuse_without_captions, resolved
+from cleanpairs.estimators.encoders import GIVEN, Encoders, check_vectors, resolved
 from cleanpairs.estimators.persistence import Saved, Stored
 from cleanpairs.estimators.scorer import Embedded, PairScorer, checked_captions, validation_pairs, with_images
 from cleanpairs.estimators.settings import check_model
+from cleanpairs.features.texts import refuse_without_captions
 from cleanpairs.ops.matching import unit_rows
 from cleanpairs.ops.normalised_similarity import VectorPairs
 from cleanpairs.repair.plan import RepairPlan
@@ -397,7 +398,7 @@ class FrozenScorer(PairScorer):
         """Return what encodes or scores the pairs, after it has learned from them. Sets what captions become."""
         model = self._model = self._source(self._model_name)
         if isinstance(model, FrozenPair):
-            refuse_without_captions(pairs, model.name)
+            refuse_without_captions(pairs)
         elif (learned := model.learn(replace(pairs, reasons=self._unusable(pairs)))) is not None:
             self._captions = learned
         elif pairs.has_both_vectors:

@@ -47,12 +47,13 @@ class Captions:
 
     def table(self, pairs: Pairs, rows: np.ndarray | None = None) -> TokenTable:
         """The table of N pairs, or of ``rows`` (k,) int64. Vectors of a frozen encoder are kept in the cache where the
-        pairs are on disk too. DataError: as :meth:`given`, or the data has no vectors.
+        pairs are on disk too. DataError: as :meth:`given`, or the data has no vectors, or no captions.
         """
         captions, vectors = pairs.captions, None
         if self.dim is not None:
             vectors = self.given(precomputed_text_vectors(pairs))
         else:
+            refuse_without_captions(pairs)
             vectors = self._vectors(captions, keep=pairs.source.kind != "memory")
         if rows is not None:
             captions = [captions[i] for i in rows.tolist()]
@@ -95,6 +96,14 @@ class Captions:
         if not keep:
             self._last = number, computed
         return TokenTable(ids, np.arange(len(ids) + 1), computed)
+
+
+def refuse_without_captions(pairs: Pairs) -> None:
+    """Raise DataError where there are no captions to be read."""
+    if not pairs.has_captions and len(pairs.reasons) < len(pairs):
+        raise DataError(
+            "the data has no captions, which the model reads: name their column, or fit on vectors of both sides"
+        )
 
 
 def precomputed_text_vectors(pairs: Pairs) -> np.ndarray:

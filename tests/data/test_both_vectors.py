@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cleanpairs import ClipScore, InfoNCE, apply_noise, corrupt, inject_noise
+from cleanpairs.commands.score import score_stream
 from cleanpairs.core.errors import ConfigError, DataError, OutputExistsError, RefusedError
 from cleanpairs.data import Pairs, iter_tables, load_pairs
 from cleanpairs.export.writing import refuse_changed_input
@@ -241,16 +242,18 @@ def test_images_behind_the_vectors_and_parts_that_are_missing(tmp_path: Path) ->
     assert_not_loaded(r"no such input: .*metadata", folder)
 
 
-def test_which_captions_are_taken() -> None:
+def test_which_captions_are_taken(tmp_path: Path) -> None:
     image, text = vectors()
     both = Pairs.from_arrays([f"word{i % 7} thing{i}" for i in range(N)], image_vectors=image, text_vectors=text)
     few: dict[str, Any] = {"epochs": 1, "dim": 8, "dim_word": 8}
     assert InfoNCE(**few).fit(both)._text_encoder == "features"
-    assert InfoNCE(text_encoder="words", **few, require_dependence=False).fit(both)._text_encoder == "words"
-    with pytest.raises(DataError, match="no captions"):
-        InfoNCE(text_encoder="words").fit(Pairs.from_arrays(image_vectors=image, text_vectors=text))
-    with pytest.raises(ConfigError, match="vectors of both sides"):
-        ClipScore().fit(Pairs.from_arrays(both.captions, image_vectors=image))
+    reads = InfoNCE(text_encoder="words", **few, require_dependence=False).fit(both)
+    assert reads._text_encoder == "words"
+    assert_raises(ConfigError, "both sides", ClipScore().fit, Pairs.from_arrays(both.captions, image_vectors=image))
+    bare, model = write_table(tmp_path / "bare.parquet", table()), reads.save_pretrained(tmp_path / "model")
+    assert_raises(DataError, "no captions", score_stream, model, bare, tmp_path / "scores.parquet")
+    for call in (InfoNCE(text_encoder="words").fit, reads.score_pairs):
+        assert_raises(DataError, "no captions", call, bare)
 
 
 def test_from_vectors_without_captions_to_the_list_of_ids(
