@@ -375,11 +375,10 @@ def export(ctx: click.Context, run: str | None, out: str, **options: Any) -> Non
             summary = export_run(opened, out, settings, **written)
     print_result({name: getattr(summary, name) for name in ("pairs", *COUNTED, "rows")}, summary)
     if not summary.rows:
-        unusable = summary.quarantined == summary.pairs
         name = "RUN" if options["plan"] is not None else quote(str(opened.path))
         answers = f"forty answers to `cleanpairs review {name} --calibrate` help"
-        remedy = "`cleanpairs inspect DATA` shows why none can be used" if unusable else answers
-        echo(f"warning: no pair is kept; {remedy}", err=True)
+        remedy = "`cleanpairs inspect DATA` shows why none can be used"
+        echo(f"warning: no pair is kept; {remedy if summary.quarantined == summary.pairs else answers}", err=True)
 
 
 @click.command(cls=PathsCommand)

@@ -273,6 +273,9 @@ class Export:
         self.croissant = settings.card is not None and Path(settings.card).suffix == ".json"
         if self.format.directory and settings.card is not None and not self.croissant:
             raise ConfigError(f"{self.out} is a directory and has its card in it, as {CARD}: leave --card out")
+        self.license = (settings.about or CardFacts()).license
+        if self.license is not None and settings.card is None and not self.format.directory:
+            raise ConfigError("the licence (--license) is for the card, and there is none: give --card FILE, too")
         if self.format.directory and settings.overwrite:
             _refuse_foreign_directory(self.out)
         self.targets = _output_paths(self.out, self.format.directory, settings)
@@ -324,16 +327,14 @@ class Export:
             near = self.out.absolute().parent if engine.remote else None  # where other machines see it
             with scratch_directory("donors", near) as folder:
                 donor_values = donor_columns(source, folder, images=images, texts=texts)
-                work = ExportWork(source, plan, layout, donor_values, roles)
-                whole = Partition(0, 0, source.n_rows)
+                work, whole = ExportWork(source, plan, layout, donor_values, roles), Partition(0, 0, source.n_rows)
                 batches = work.by(engine, parts, settings.overwrite) if engine.remote else work.tables(whole)
                 rows, parts_of, actions, reasons, named = self._write(batches, layout, staged, plan)
             counts = {"pairs": plan.pairs, **count_actions(actions)}
             self._check(rows, counts, out_rows, staged)
             refuse_changed_input(source)
             if self.croissant:
-                license, where = (settings.about or CardFacts()).license, self.targets["card"].parent
-                text = croissant(self.out, staged["out"], where, layout.out_schema, license)
+                text = croissant(self.out, staged["out"], self.targets["card"].parent, layout.out_schema, self.license)
                 staged["card"].write_text(text, encoding="utf-8")
             self._write_card_and_manifest(plan.head, rows, parts_of, counts, staged)
         if engine.remote:  # the whole is in place now

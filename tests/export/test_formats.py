@@ -17,7 +17,7 @@ from cleanpairs.core.errors import ConfigError, DataError, OutputError, OutputEx
 from cleanpairs.export.datasets_format import DatasetsOutput
 from cleanpairs.export.formats import FORMATS, choose_format
 from cleanpairs.export.layout import StoredRows
-from cleanpairs.export.writing import ExportWork
+from cleanpairs.export.writing import CardFacts, ExportWork
 from cleanpairs.verification import verify_path
 from tests.helpers import assert_raises, plan_of, write_pictures, write_table
 
@@ -42,12 +42,12 @@ def test_the_suffix_or_the_name() -> None:
 def test_outputs_and_settings_that_do_not_go_together(make_pairs: Any, make_plan: Any, tmp_path: Path) -> None:
     pairs, inside = make_pairs(2), tmp_path / "ds" / "ledger.parquet"
     for out, told, words in (
-        ("out", {"format": "webdataset", "shard_size": 0}, "found 0"),
-        ("out", {"format": "webdataset", "shard_size": 10**20}, f"found {10**20}"),
+        *(("out", {"format": "webdataset", "shard_size": n}, f"found {n}") for n in (0, 10**20)),
         *(("out", {"format": f, "shard_size": 10}, f"the format is {f}") for f in FORMATS if f != "webdataset"),
         ("ds", {"format": "datasets", "ledger": inside}, r"ledger would be .*written as a whole"),
         ("ds", {"format": "datasets", "card": tmp_path / "card.md"}, r"README\.md: leave --card out"),
         ("out.parquet", {"card": tmp_path / "out.parquet"}, "would both be"),
+        ("out.parquet", {"about": CardFacts(license="mit")}, "give --card FILE, too"),
     ):
         assert_raises(ConfigError, words, export_pairs, pairs, make_plan(pairs), tmp_path / out, **told)
     assert {p.name for p in tmp_path.iterdir()} <= {"cache", "data"}
