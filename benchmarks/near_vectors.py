@@ -43,7 +43,8 @@ def images_of(file: Path) -> list[bytes]:
 def rules_of(images: list[bytes]) -> dict[str, np.ndarray]:
     """Rule -> the groups of images by it."""
     pairs = Pairs.from_arrays([f"image {i}" for i in range(len(images))], images=images)
-    signs = VectorSigns()(np.asarray(image_matrix(pairs, "efficientnet_lite0").array, np.float32).mean(axis=1))
+    vectors = np.asarray(image_matrix(pairs, "efficientnet_lite0").array)
+    signs = VectorSigns(vectors)(vectors)
     rules = {f"{bits} bits of 256": near_vector_groups(signs, bits) for bits in (20, 24, 28, 32, 36, 40, 48)}
     return rules | {"pixels": group_near_duplicates(pairs).pair_image_group}
 

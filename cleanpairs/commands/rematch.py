@@ -21,6 +21,7 @@ from cleanpairs.commands.run import Run, Scores
 from cleanpairs.commands.score import roles_of, threshold_of_rows
 from cleanpairs.core import ConfigError, CurrentProgress, OutputExistsError, RefusedError, check_number
 from cleanpairs.data import Pairs, Source, load_source, open_source, staged_file
+from cleanpairs.data.duplicates import VectorSigns
 from cleanpairs.data.readers import iter_tables, load_some, reader_of
 from cleanpairs.data.recorded import good_anywhere, remember_user_path
 from cleanpairs.engine import Engine, make_engine
@@ -180,7 +181,10 @@ class Planning:
         moves = model._displaced_of_fit()[0] if fitted and settings.displaced else None
         rows = self._embedded_batches(scorer, known is not None)
         texts = staged.with_suffix(".texts")
-        given = PlanInput.from_rows(rows, source.n_rows, settings, texts, known, moves)
+        few = reader_of(source).iter_range(source, 0, min(source.n_rows, 1024), 1024) if settings.dedup else ()
+        first = [np.asarray(batch.vectors) for batch in few]
+        signs_of = VectorSigns(np.concatenate(first)) if first else None
+        given = PlanInput.from_rows(rows, source.n_rows, settings, texts, known, moves, signs_of)
         given = replace(given, reasons={**given.reasons, **quarantined})  # filters of the fit are not asked again
         with self._neighbour_search() as search:
             planned = plan_repairs(

@@ -95,18 +95,18 @@ def _first_linked(edges: Iterable[np.ndarray], count: int, code: np.ndarray) -> 
 
 
 class VectorSigns:
-    """256 signs of vectors, by which near duplicates are found where there are no encoded images."""
+    """256 signs of vectors, by which near duplicates are found where there are no encoded images.
 
-    def __init__(self) -> None:
-        self.mean: np.ndarray | None = None
+    They tell on which side of random planes through the mean of the ``first`` rows (1,024, R, d) of all vectors lie.
+    """
+
+    def __init__(self, first: np.ndarray) -> None:
+        self.mean = first[:1024].mean(axis=(0, 1), dtype=np.float32)
+        self.planes = np.random.default_rng(0).normal(size=(len(self.mean), 256)).astype(np.float32)
 
     def __call__(self, vectors: np.ndarray) -> np.ndarray:
-        """(k, 32) uint8: on which side of random planes through the mean of the first 1,024 rows vectors (k, d) lie."""
-        x = np.asarray(vectors, np.float32)
-        if self.mean is None:
-            self.mean = x[:1024].mean(axis=0) if len(x) else np.zeros(x.shape[1], np.float32)
-            self.planes = np.random.default_rng(0).normal(size=(x.shape[1], 256)).astype(np.float32)
-        return np.packbits((x - self.mean) @ self.planes > 0, axis=1)
+        """(k, 32) uint8 of vectors (k, R, d)."""
+        return np.packbits((vectors.mean(axis=1, dtype=np.float32) - self.mean) @ self.planes > 0, axis=1)
 
 
 def near_vector_groups(signs: np.ndarray, most_bits: int = 28) -> np.ndarray:
@@ -130,8 +130,7 @@ def group_near_vectors(pairs: Pairs, most_bits: int = 28) -> Pairs:
     vectors = pairs.images.array()
     if vectors is None or not len(vectors):
         return pairs
-    signs = VectorSigns()(vectors.reshape(len(vectors), -1, vectors.shape[-1]).mean(axis=1))
-    return replace(pairs, image_group=pairs.image_group[near_vector_groups(signs, most_bits)])
+    return replace(pairs, image_group=pairs.image_group[near_vector_groups(VectorSigns(vectors)(vectors), most_bits)])
 
 
 def lesser_duplicates(group: np.ndarray, row: np.ndarray, score: np.ndarray) -> np.ndarray:

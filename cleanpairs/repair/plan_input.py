@@ -115,15 +115,12 @@ class PlanInput:
 
     @classmethod
     def from_rows(
-        cls,
-        rows: EmbeddedRows,
-        n: int,
-        settings: RepairSettings,
-        texts: Path,
-        known: np.ndarray | None = None,
-        moves: np.ndarray | None = None,
-    ) -> "PlanInput":
+        cls, rows: EmbeddedRows, n: int, settings: RepairSettings, texts: Path, known: np.ndarray | None = None,
+        moves: np.ndarray | None = None, signs_of: VectorSigns | None = None,
+    ) -> "PlanInput":  # fmt: skip
         """Read ``n`` rows of one pair. ``known`` (n,) is their correspondence. ``texts`` takes keys and captions.
+
+        ``signs_of`` their vectors tell near duplicates. None where these are not wanted.
 
         Raises
         ------
@@ -139,7 +136,7 @@ class PlanInput:
         image_group, text_group = np.empty(n, np.int64), np.empty(n, np.int64)
         vectors: tuple[list[np.ndarray], list[np.ndarray]] = [], []
         reasons: dict[int, str] = {}
-        signs_of, signs = VectorSigns(), np.empty((n if settings.dedup else 0, 32), np.uint8)
+        signs = np.empty((0 if signs_of is None else n, 32), np.uint8)
         best = _Best(0 if settings.donor_pool == "mismatched" else min(settings.max_trusted, n))
         first = 0
         with writing(texts), pa.OSFile(str(texts), "wb") as sink, pa.ipc.new_file(sink, TEXTS) as table:
@@ -150,8 +147,8 @@ class PlanInput:
                     _refuse_non_finite(z, np.flatnonzero(~np.isnan(y)), what)
                 values[s], image_group[s], text_group[s] = y, batch.image_group, batch.text_group
                 cosine[s] = np.einsum("ij,ij->i", z_image, z_text)
-                if settings.dedup and batch.vectors is not None:
-                    signs[s] = signs_of(batch.vectors.mean(axis=1))[batch.row]
+                if signs_of is not None and batch.vectors is not None:
+                    signs[s] = signs_of(batch.vectors)[batch.row]
                 reasons.update({first + i: why for i, why in batch.faults.items()})
                 below, above = (np.flatnonzero(undecided[s] & x) for x in _below_and_above(y, settings))
                 for side, z in zip(vectors, (z_image, z_text), strict=True):
@@ -166,7 +163,7 @@ class PlanInput:
             if best.vectors:
                 side.append(best.vectors.pop(0)[order])
         z_image, z_text = map(_joined, vectors)
-        near = [near_vector_groups(signs, settings.duplicate_bits), np.arange(n)] if settings.dedup else []
+        near = [near_vector_groups(signs, settings.duplicate_bits), np.arange(n)] if len(signs) else []
         return cls(
             values, image_group, text_group, mismatched, best.pair[order], z_image, z_text, row, row,
             (_typical(cosine.__getitem__, mismatched, 0.0), _typical(cosine.__getitem__, above, 1.0)), reasons,
