@@ -127,7 +127,7 @@ class NeighbourAgreement:
         captions are not judged as a whole.
 
     group_noise_rate : Estimate, optional
-        Share of the pairs in groups that are another's as a whole.
+        Share of the pairs in groups that are another's as a whole. Any share of them if the groups are too few.
 
     Notes
     -----
@@ -326,24 +326,25 @@ def _with_groups(
     sides, given = [pairs.images, pairs.texts], (pairs.image_group, pairs.text_group)[side]
     _, first, group, members = np.unique(numbers, return_index=True, return_inverse=True, return_counts=True)
     weight, own, several = (found.matched + 1e-3).astype(np.float32), np.arange(len(first)), members > 1
-    enough = several[group].mean() >= NUMBERS.grouped and several.sum() >= NUMBERS.least_pairs
-    if not enough or _share_alike(sides[1 - side], group, weight, seed) < NUMBERS.alike:
+    share = float(several[group].mean())
+    if share < NUMBERS.grouped or _share_alike(sides[1 - side], group, weight, seed) < NUMBERS.alike:
         return found
+    told = found.group_noise_rate or Estimate(0.0, 0.0, 0.0)
+    if several.sum() < NUMBERS.least_pairs:  # these may all be another's, and nothing shows it
+        return replace(found, group_noise_rate=told.joined(Estimate(0.0, 0.0, share)))
     means = csr_array((weight, (group, np.arange(len(group)))))
     sides[1 - side] = normalize(means @ sides[1 - side])
-    single = np.array_equal(given, given[first][group])  # each group has one image, or one caption
-    sides[side] = sides[side][first] if single else normalize(means @ sides[side])
+    # Where each group has one image, or one caption, that is taken as it is.
+    sides[side] = sides[side][first] if np.array_equal(given, given[first][group]) else normalize(means @ sides[side])
     whole = neighbour_agreement(VectorPairs(sides[0], sides[1], own, own), seed=seed)
     rate, matched = _rate_and_matched(whole, several, group, seed)
-    rate = rate if found.group_noise_rate is None else rate.joined(found.group_noise_rate)
-    lower = np.minimum(found.observed, whole.observed[group])
-    observed = np.where(matched < 0.5, lower, found.observed)
+    observed = np.where(matched < 0.5, np.minimum(found.observed, whole.observed[group]), found.observed)
     matched = matched if found.group_matched is None else matched * found.group_matched
     rest = observed[matched >= min(0.5, float(matched.max()))]  # the others have been counted
     of_rest = noise_rate_by_tails(rest, found.null)
     return replace(
         found, observed=observed, matched=matched * (1 - mismatched_by_density(rest, found.null, of_rest, observed)),
-        noise_rate=1 - (1 - of_rest) * float(matched.mean()), group_matched=matched, group_noise_rate=rate,
+        noise_rate=1 - (1 - of_rest) * float(matched.mean()), group_matched=matched, group_noise_rate=told.joined(rate),
     )  # fmt: skip
 
 

@@ -274,8 +274,8 @@ class Auto(PairCleaner):
         known = training.known
         groups, calibration = known.agreement.group_noise_rate, training.calibration
         rate = noise_rate(calibration, len(fit.usable), other=training.untrained_rate)
-        if groups is not None and groups.value and calibration is not None:
-            rate = rate.joined(groups)
+        if groups is not None and groups.high and calibration is not None:
+            rate = rate.joined(groups.determined())
             calibration = calibration if np.isnan(rate.value) else calibration.moved(rate.value)
         self.calibration_ = None if np.isnan(rate.value) else calibration
         self._counts_similar = isinstance(known.agreement, SimilarityAgreement) and known.agreement.near

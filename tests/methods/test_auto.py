@@ -186,14 +186,14 @@ def test_images_whose_captions_are_all_wrong_are_found_and_counted(monkeypatch: 
     assert low < noise.mismatched.mean() < high < noise.mismatched.mean() + 0.1
     assert roc_auc_score(~noise.mismatched, model.correspondence_) > 0.95
     assert within == [True, True]  # in both stages a pair weighs no more than its group
+    assert np.isnan(small().fit(clean.select(np.arange(180))).noise_rate_)  # 60 images are too few to tell
 
 
 def test_where_the_agreement_sees_nothing_the_planted_pairs_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(untrained, "neighbour_agreement", lambda pairs, **asked: nothing_known(len(pairs)))
     clean = corpus(700, seed=12)
     noise = inject_noise(clean, 0.4, seed=5)
-    pairs = apply_noise(clean, noise)
-    model = small().fit(pairs)
+    model = small().fit(pairs := apply_noise(clean, noise))
     flagged = model.correspondence_ < model.threshold_
     assert abs(model.noise_rate_ - 0.4) < 0.06
     assert roc_auc_score(~noise.mismatched, model.correspondence_) > 0.9
