@@ -377,8 +377,9 @@ def export(ctx: click.Context, run: str | None, out: str, **options: Any) -> Non
     if not summary.rows:
         name = "RUN" if options["plan"] is not None else quote(str(opened.path))
         answers = f"forty answers to `cleanpairs review {name} --calibrate` help"
-        remedy = "`cleanpairs inspect DATA` shows why none can be used"
-        echo(f"warning: no pair is kept; {remedy if summary.quarantined == summary.pairs else answers}", err=True)
+        unusable = summary.quarantined == summary.pairs
+        remedy = "`cleanpairs inspect DATA` shows why none can be used" if unusable else answers
+        echo(f"warning: no pair is kept; {remedy}", err=True)
 
 
 @click.command(cls=PathsCommand)

@@ -128,7 +128,7 @@ class _Correcting(Splitting):
         loss = self.smooth(S.float(), torch.ones_like(S[0]), same if view.settings.exclude_duplicates else None)
         return loss[order.argsort()]
 
-    def inputs(self, view: EpochContext, data: TrainingData, rows: np.ndarray) -> tuple[Any, ...]:
+    def inputs(self, view: EpochContext, data: TrainingData, rows: np.ndarray) -> tuple[Tensor, Any, Tensor, Tensor]:
         """Images and tokens of pairs (n,) in the order of their packing, that order (n,), and which pairs (n, n) share
         an image or a text.
         """
@@ -136,9 +136,10 @@ class _Correcting(Splitting):
         rows = rows[order]
         same = np.any([group[rows, None] == group[rows] for group in (data.image_group, data.text_group)], axis=0)
         images = as_input(data.images[data.image_index[rows]], view.device)
-        return images, tokens.to(view.device), *(torch.from_numpy(x).to(view.device) for x in (order, same))
+        at, shared = (torch.from_numpy(x).to(view.device) for x in (order, same))
+        return images, tokens.to(view.device), at, shared
 
-    def meta_inputs(self, view: EpochContext, seed: int) -> tuple[Any, ...]:
+    def meta_inputs(self, view: EpochContext, seed: int) -> tuple[Tensor, Any, Tensor, Tensor]:
         rng = np.random.default_rng(seed)
         return self.inputs(view, self.meta, rng.permutation(len(self.meta))[: self.method.meta_batch])
 

@@ -114,12 +114,13 @@ class _Repairing(Splitting):
         scores = torch.einsum("nke,ne->nk", other[near], kept)  # S(f_j, T_n) of the K nearest
         chosen = near.gather(1, scores.argmax(dim=1, keepdim=True))[:, 0]  # (n,) of the memory
         given = other[chosen]
-        c = self.correlation(memory, *((given, kept) if image else (kept, given)), None)
+        z_image, z_text = (given, kept) if image else (kept, given)
+        c = self.correlation(memory, z_image, z_text, None)
         y = torch.from_numpy(correspondence_of_ranks(c, *self.ends[network])).to(view.device)
         sources = remembered.rows[chosen.cpu().numpy()]
         given_state: State = view.encode(network, sources, image=image) if f.model.local else given
-        # (n, n): new pairs on the diagonal
-        S = view.similarity(f.model, *((given_state, f.texts) if image else (f.images, given_state)))
+        images, texts = (given_state, f.texts) if image else (f.images, given_state)
+        S = view.similarity(f.model, images, texts)  # (n, n): new pairs on the diagonal
         excluded = view.duplicates(sources if image else f.rows, f.rows if image else sources)
         return self.pair_objective(S, y, excluded).mean()
 

@@ -430,9 +430,8 @@ class Splitting(Averaged):
         """
         super().load_state(state)
         for k, memory in enumerate(self.memories):
-            memory.load_state(
-                {name.split(".", 2)[2]: v for name, v in state.items() if name.startswith(f"memory.{k}.")}
-            )
+            prefix = f"memory.{k}."
+            memory.load_state({name.removeprefix(prefix): v for name, v in state.items() if name.startswith(prefix)})
 
 
 def scaled(x: np.ndarray) -> np.ndarray:

@@ -186,9 +186,14 @@ def _ranges(values: np.ndarray, ranges: int = 6) -> tuple[np.ndarray, list[str]]
     edges = np.unique(np.quantile(values[finite], np.linspace(0, 1, ranges + 1), method="nearest"))
     codes = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, max(len(edges) - 2, 0))
     inside = pd.Series(values[finite]).groupby(codes[finite])
-    ends = map(dict.fromkeys, zip(inside.min(), inside.max(), strict=True))  # one number where both are equal
-    names = [" to ".join(f"{x:{'.0f' if 1e6 <= abs(x) < 1e20 else '.6g'}}" for x in both) for both in ends]
+    ends = zip(inside.min(), inside.max(), strict=True)
+    names = [_number(low) if low == high else f"{_number(low)} to {_number(high)}" for low, high in ends]
     return np.where(finite, codes, -1), names
+
+
+def _number(x: float) -> str:
+    """A number with six digits, a large one in full, as days like 20240131 are."""
+    return f"{x:.0f}" if 1e6 <= abs(x) < 1e20 else f"{x:.6g}"
 
 
 def _aggregate(column: str, codes: np.ndarray, names: list[str], outcome: Outcome, note: str = "") -> dict[str, Any]:
