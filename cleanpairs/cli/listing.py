@@ -22,6 +22,7 @@ from cleanpairs.cli.options import (
 )
 from cleanpairs.cli.terminal import Progress, cut, echo, flag, print_result, safe, say
 from cleanpairs.core import METHODS, READERS, CurrentProgress, plural
+from cleanpairs.core.plain import displaced_in_words
 from cleanpairs.core.recipe import path_of, section_of
 from cleanpairs.core.regular import read_text
 
@@ -130,9 +131,7 @@ def _lines(summary: dict[str, Any], decode: str, width: int) -> Iterator[str]:
     if summary["corrupted"] is not None:
         yield f"truth        {plural(summary['corrupted'], 'pair')} wrong, by the column true_mismatch"
     if summary["displaced"]:
-        from cleanpairs.correspondence.displacement import in_words  # which imports NumPy
-
-        yield f"displaced    {in_words(summary['displaced'])}"
+        yield f"displaced    {displaced_in_words(summary['displaced'])}"
     for name, score in summary["precomputed_scores"].items():
         yield cut(f"precomputed score  {safe(name)}", f"  ({score['known']:,} known)", width)
         if score["known"]:

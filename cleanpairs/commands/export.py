@@ -7,7 +7,7 @@ from typing import Any
 
 from cleanpairs.commands.run import PLAN, Run
 from cleanpairs.core import DataError, OutputError
-from cleanpairs.correspondence.calibration import rate_in_words
+from cleanpairs.core.plain import rate_in_words
 from cleanpairs.data import load_source, open_recorded
 from cleanpairs.data.atomic import StagedSet, scratch_directory
 from cleanpairs.engine import Engine

@@ -17,11 +17,9 @@ import pyarrow as pa
 from cleanpairs.commands.fit_stream import Streamed, StreamedFit
 from cleanpairs.commands.run import LATEST, Run, default_run_path, write_scores
 from cleanpairs.core import ConfigError, DataError, OutputError, OutputExistsError, distributed, one_thread
-from cleanpairs.core.plain import plain
+from cleanpairs.core.plain import displaced_in_words, plain, rate_in_words
 from cleanpairs.core.progress import CurrentProgress
 from cleanpairs.core.recipe import DataOptions, Recipe, parse_yaml, read_yaml
-from cleanpairs.correspondence.calibration import rate_in_words
-from cleanpairs.correspondence.displacement import in_words
 from cleanpairs.data import Pairs, Source, load_pairs, open_source
 from cleanpairs.data.atomic import staged_file, write_whole
 from cleanpairs.data.filters import FILTERS, PREFIX, chosen_filters
@@ -76,7 +74,7 @@ def result_table(result: Mapping[str, Any]) -> str:
             f"{n:,} x {FILTERS[name].reason.format(FILTERS[name].setting)} (--drop {name})"
             for name, n in result["doubtful"].items()
         ),
-        "displaced": in_words([block["why"] for block in result["displaced"]]),
+        "displaced": displaced_in_words([block["why"] for block in result["displaced"]]),
         "flagged": f"{result['flagged']:,}  (correspondence below {result['threshold']:.3g})",
         "captions": result["captions"],
         "validation": None if result["val_rsum"] is None else f"rSum {result['val_rsum']:.1f}{best}{seen}",

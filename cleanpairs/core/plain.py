@@ -36,6 +36,63 @@ def first_few(items: Sequence[Any], most: int = 5) -> str:
     return ", ".join(map(str, items[:most])) + (", ..." if len(items) > most else "")
 
 
+def rate_in_words(result: Mapping[str, Any]) -> str:
+    """A run's estimate of the share of mismatched pairs, in sentences that no truth contradicts.
+
+    Parameters
+    ----------
+    result : mapping
+        ``result`` of run.json.
+
+    Returns
+    -------
+    str
+    """
+    names = ("noise_rate", "noise_rate_interval", "noise_rate_bound", "better_than_random")
+    rate, interval, bound, better = (result.get(name) for name in names)
+    within = "" if interval is None else f" (95 % interval {percent(interval[0])} to {percent(interval[1])})"
+    if result.get("answers") or result.get("opinions"):
+        kinds = {"answers": "answers", "opinions": "opinions of a judge"}
+        by = " and ".join(f"{result[name]:,} {what}" for name, what in kinds.items() if result.get(name))
+        return f"By {by} about {percent(result['noise_rate'])} of the pairs are mismatched{within}."
+    if better is not None and better < 0.4:
+        text = (
+            "Many pairs are mismatched, or captions of this corpus say little about their images. "
+            f"Only {percent(better, 0)} of the pairs that do not look mismatched fit better than 19 of 20 random ones."
+        )
+        return f"{text} How many are mismatched is unknown."
+    if rate is None:
+        most = "" if bound is None else f" They are at most {percent(bound)}."
+        return f"The scores do not show how many pairs are mismatched.{most}"
+    if result.get("counts_similar"):
+        most = "" if bound is None else f"At most {percent(bound)} of the pairs are mismatched. "
+        return f"{most}About {percent(rate)} of the pairs fit no better than captions of similar images{within}."
+    random = f"About {percent(rate)} of the pairs fit no better than random ones{within}."
+    if bound is None:
+        return f"{random} Captions that belong to a similar image are not counted."
+    low = 0.0 if interval is None else interval[0]
+    text = "of the pairs are mismatched: captions that belong to a similar image cannot be counted"
+    return f"{percent(low)} to {percent(bound)} {text}. {random}"
+
+
+def displaced_in_words(blocks: Sequence[str], most: int = 3) -> str:
+    """The sentences of some blocks, in a line.
+
+    Parameters
+    ----------
+    blocks : sequence of str
+        A sentence each.
+    most : int
+        How many are shown. Of further blocks only the number is.
+
+    Returns
+    -------
+    str
+    """
+    more = len(blocks) - most
+    return " ".join(blocks[:most]) + (f" {plural(more, 'more block')} of displaced rows." if more > 0 else "")
+
+
 def plain(value: Any, other: Callable[[Any], Any] | None = None) -> Any:
     """``value`` in what JSON knows: NaN and infinities become null, paths text, arrays lists, dataclasses objects.
     ``other`` makes something of what is none of these, else TypeError.

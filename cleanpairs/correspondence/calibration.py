@@ -26,13 +26,13 @@ labelled may depend on their scores. The next ones to label (:meth:`Calibration.
 lower the variance of pi, and are most informative of the parameters.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from cleanpairs.core import one_thread, percent
+from cleanpairs.core import one_thread
 
 BINS = 1000
 _MIDDLE = (np.arange(BINS) + 0.5) / BINS
@@ -668,45 +668,6 @@ def doubted(calibration: Calibration, n: int) -> Calibration | None:
     rate = calibration.noise_rate(n)
     undetermined = np.isnan(noise_rate(calibration, n).value)
     return calibration.shifted((rate.low + rate.value) / 2) if undetermined else None
-
-
-def rate_in_words(result: Mapping[str, Any]) -> str:
-    """A run's estimate of the share of mismatched pairs, in sentences that no truth contradicts.
-
-    Parameters
-    ----------
-    result : mapping
-        ``result`` of run.json.
-
-    Returns
-    -------
-    str
-    """
-    names = ("noise_rate", "noise_rate_interval", "noise_rate_bound", "better_than_random")
-    rate, interval, bound, better = (result.get(name) for name in names)
-    within = "" if interval is None else f" (95 % interval {percent(interval[0])} to {percent(interval[1])})"
-    if result.get("answers") or result.get("opinions"):
-        kinds = {"answers": "answers", "opinions": "opinions of a judge"}
-        by = " and ".join(f"{result[name]:,} {what}" for name, what in kinds.items() if result.get(name))
-        return f"By {by} about {percent(result['noise_rate'])} of the pairs are mismatched{within}."
-    if better is not None and better < 0.4:
-        text = (
-            "Many pairs are mismatched, or captions of this corpus say little about their images. "
-            f"Only {percent(better, 0)} of the pairs that do not look mismatched fit better than 19 of 20 random ones."
-        )
-        return f"{text} How many are mismatched is unknown."
-    if rate is None:
-        most = "" if bound is None else f" They are at most {percent(bound)}."
-        return f"The scores do not show how many pairs are mismatched.{most}"
-    if result.get("counts_similar"):
-        most = "" if bound is None else f"At most {percent(bound)} of the pairs are mismatched. "
-        return f"{most}About {percent(rate)} of the pairs fit no better than captions of similar images{within}."
-    random = f"About {percent(rate)} of the pairs fit no better than random ones{within}."
-    if bound is None:
-        return f"{random} Captions that belong to a similar image are not counted."
-    low = 0.0 if interval is None else interval[0]
-    text = "of the pairs are mismatched: captions that belong to a similar image cannot be counted"
-    return f"{percent(low)} to {percent(bound)} {text}. {random}"
 
 
 def _histogram(q: np.ndarray, weight: np.ndarray) -> np.ndarray:

@@ -66,24 +66,6 @@ class Displacement:
     blocks: tuple[DisplacedBlock, ...]
 
 
-def in_words(blocks: Sequence[str], most: int = 3) -> str:
-    """The sentences of some blocks, in a line.
-
-    Parameters
-    ----------
-    blocks : sequence of str
-        A sentence each.
-    most : int
-        How many are shown. Of further blocks only the number is.
-
-    Returns
-    -------
-    str
-    """
-    more = len(blocks) - most
-    return " ".join(blocks[:most]) + (f" {plural(more, 'more block')} of displaced rows." if more > 0 else "")
-
-
 def find_displaced_rows(
     images: Any, texts: Any, *, usable: Floats | None = None, sample: tuple[Floats, Floats, Floats] | None = None
 ) -> Displacement:

@@ -14,7 +14,8 @@ import numpy as np
 
 from cleanpairs.audit import Answered, Opinions, read_answers
 from cleanpairs.core import ConfigError, DataError, RefusedError, check_settings, limit, percent
-from cleanpairs.correspondence.calibration import Calibration, rate_in_words
+from cleanpairs.core.plain import rate_in_words
+from cleanpairs.correspondence.calibration import Calibration
 from cleanpairs.correspondence.density_minimum import DensityMinimum, find_density_minimum
 from cleanpairs.correspondence.displacement import Displacement, find_displaced_rows
 from cleanpairs.correspondence.pair_probability import PairProbability, VectorRows

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from cleanpairs.core import BACKBONES, METHODS, DataError, check_whole, percent, plural, without_secrets
-from cleanpairs.correspondence.calibration import UNDETERMINED, Calibration, Estimate, rate_in_words
-from cleanpairs.correspondence.displacement import in_words
+from cleanpairs.core.plain import displaced_in_words, rate_in_words
+from cleanpairs.correspondence.calibration import UNDETERMINED, Calibration, Estimate
 from cleanpairs.data import Pairs, load_pairs, staged_file, visible
 from cleanpairs.repair.actions import REPAIRED, acted
 from cleanpairs.repair.plan import RepairPlan, check_data, wrong_in_output
@@ -231,7 +231,7 @@ def verdict(
         listed = [f"{percent(value)} of the {name} pairs" for name, value in known if np.isfinite(value)]
         sentence += f" The truth of this corpus is known: {', '.join(listed)} are mismatched."
         of, estimates = "mismatched", [Estimate(value, np.nan, np.nan) for value in rates]
-    sentence += f" {in_words([block['why'] for block in result.get('displaced', ())])}"
+    sentence += f" {displaced_in_words([block['why'] for block in result.get('displaced', ())])}"
     stated = list(zip(stages, map(_estimate_text, estimates), strict=False))
     return {"sentence": sentence.rstrip(), "of": of, "shares": stated}
 

@@ -6,6 +6,7 @@ from scipy.optimize import minimize
 from scipy.special import expit, log_expit
 from scipy.stats import norm
 
+from cleanpairs.core.plain import rate_in_words
 from cleanpairs.correspondence import calibration, pair_probability
 from cleanpairs.correspondence.calibration import Calibration, calibrate, calibrate_by_labels, noise_rate, positions
 from cleanpairs.correspondence.pair_probability import PairNumbers, PairProbability
@@ -148,7 +149,7 @@ def test_the_verdict_claims_no_more_than_is_known() -> None:
         ({"noise_rate": 0.2, "noise_rate_interval": [0.1, 0.3], "answers": 40, "better_than_random": 0}, "By 40"),
         ({"noise_rate": 0.2, "noise_rate_interval": [0, 1], "answers": 0, "opinions": 9}, "By 9 opinions of a judge a"),
     ):
-        words = calibration.rate_in_words(found)
+        words = rate_in_words(found)
         assert told in words and ("are mismatched (95" in words) == ("answers" in found)
 
 
