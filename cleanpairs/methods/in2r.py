@@ -24,8 +24,6 @@ class GraphRefiner(nn.Module):
     ----------
     dim : int
         Dimensions of the vectors.
-    heads : int
-        Heads of the attention.
     """
 
     def __init__(self, dim: int) -> None:
@@ -97,16 +95,16 @@ class _Neighbours(Splitting):
             self.memories[network].push(f.model.vector(chosen.images), f.model.vector(chosen.texts), chosen.rows)
 
     def rectified(self, view: EpochContext, network: int, noisy: BatchOutput) -> Tensor:
-        remembered, refiners = self.memories[network].entries(), view.networks[network].head
+        memory, refiners = self.memories[network], view.networks[network].head
         assert isinstance(refiners, nn.ModuleList)
         f, g = noisy.model.vector(noisy.images).float(), noisy.model.vector(noisy.texts).float()
         loss = torch.zeros((), device=view.device)
         of_images, of_texts = refiners
         for z, same, partners, refiner in (
-            (f, remembered.images, remembered.texts, of_images),
-            (g, remembered.texts, remembered.images, of_texts),
+            (f, memory.images, memory.texts, of_images),
+            (g, memory.texts, memory.images, of_texts),
         ):
-            near = self.memories[network].near(z.detach(), same, self.neighbours)  # (n, k)
+            near = memory.near(z.detach(), same, self.neighbours)  # (n, k)
             target = refiner(partners[near])
             loss = loss + self.nce(z @ target.T, torch.ones_like(z[:, 0]), noisy.excluded).mean()
         return loss

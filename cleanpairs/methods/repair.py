@@ -86,10 +86,10 @@ class _Repairing(Splitting):
         few = len(memory) < 3 or not len(z_image)
         if few or min(float((z.amax(0) - z.amin(0)).max()) for z in (z_image, z_text)) < 1e-5:
             return np.ones(len(z_image))  # all alike: ranks would be of rounding errors
-        images, texts, memory_rows = memory.entries()
-        kept = np.flatnonzero(memory_rows >= 0)
-        exclude = None if rows is None else torch.from_numpy(places(memory_rows[kept], rows)).to(images.device)
-        return np.asarray(rank_correlation(z_image, z_text, images[kept], texts[kept], exclude=exclude).cpu())
+        kept = np.flatnonzero(memory.rows >= 0)
+        exclude = None if rows is None else torch.from_numpy(places(memory.rows[kept], rows)).to(z_image.device)
+        remembered = memory.images[kept], memory.texts[kept]
+        return np.asarray(rank_correlation(z_image, z_text, *remembered, exclude=exclude).cpu())
 
     def split_loss(self, view: EpochContext, network: int, clean: BatchOutput, noisy: BatchOutput | None) -> Tensor:
         loss = self.pair_loss(clean, clean.of(self.y[network]))
@@ -108,8 +108,7 @@ class _Repairing(Splitting):
         memory = self.memories[network]
         with torch.no_grad():
             kept = f.model.vector(f.texts if image else f.images).detach().float()  # (n, E)
-        remembered = memory.entries()
-        same, other = (remembered.texts, remembered.images) if image else (remembered.images, remembered.texts)
+        same, other = (memory.texts, memory.images) if image else (memory.images, memory.texts)
         near = memory.near(kept, same, self.method.neighbours)
         scores = torch.einsum("nke,ne->nk", other[near], kept)  # S(f_j, T_n) of the K nearest
         chosen = near.gather(1, scores.argmax(dim=1, keepdim=True))[:, 0]  # (n,) of the memory
@@ -117,7 +116,7 @@ class _Repairing(Splitting):
         z_image, z_text = (given, kept) if image else (kept, given)
         c = self.correlation(memory, z_image, z_text, None)
         y = torch.from_numpy(correspondence_of_ranks(c, *self.ends[network])).to(view.device)
-        sources = remembered.rows[chosen.cpu().numpy()]
+        sources = memory.rows[chosen.cpu().numpy()]
         given_state: State = view.encode(network, sources, image=image) if f.model.local else given
         images, texts = (given_state, f.texts) if image else (f.images, given_state)
         S = view.similarity(f.model, images, texts)  # (n, n): new pairs on the diagonal

@@ -5,7 +5,7 @@ probability of being clean. The papers' choices, ours and why: docs/methods/inde
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -28,24 +28,8 @@ PAPERS: dict[str, Any] = {
 }  # fmt: skip
 
 
-class Remembered(NamedTuple):
-    """Entries of a memory, in no particular order.
-
-    Parameters
-    ----------
-    images, texts : (m, E) float32 Tensor
-        Vectors, on the memory's device.
-    rows : (m,) int64
-        Which pairs. -1: vectors of a pair that came again.
-    """
-
-    images: Tensor
-    texts: Tensor
-    rows: np.ndarray
-
-
 class FeatureMemory:
-    """Vectors of pairs, of which the oldest make room. Of a pair that comes again only the newest count.
+    """Vectors of pairs. The oldest make room for new ones. Of a pair that comes again only the newest vectors count.
 
     Parameters
     ----------
@@ -57,8 +41,8 @@ class FeatureMemory:
 
     def __init__(self, size: int, device: str = "cpu") -> None:
         self.size, self.device = size, device
-        self.images = self.texts = torch.zeros(0, 0)
-        self.rows: np.ndarray = np.full(size, -1, dtype=np.int64)
+        self.images = self.texts = torch.zeros(0, 0)  # (size, E) float32, from the first push on
+        self.rows: np.ndarray = np.full(size, -1, dtype=np.int64)  # which pairs. -1: none, or one that came again
         self.pushed = 0  # rows, also those that have made room
 
     def __len__(self) -> int:
@@ -85,10 +69,6 @@ class FeatureMemory:
         self.rows[at] = rows
         self.pushed += len(rows)
 
-    def entries(self) -> Remembered:
-        """Return what is remembered, as views."""
-        return Remembered(self.images[: self.pushed], self.texts[: self.pushed], self.rows[: self.pushed])
-
     def near(self, z: Tensor, same: Tensor, k: int) -> Tensor:
         """Find the pairs that are nearest in one modality.
 
@@ -96,18 +76,18 @@ class FeatureMemory:
         ----------
         z : (n, E) Tensor
             Unit vectors.
-        same : (m, E) Tensor
-            Those of the entries, in the same modality.
+        same : (size, E) Tensor
+            The memory's ``images`` or ``texts``, of the same modality.
         k : int
             How many. All, if these are fewer.
 
         Returns
         -------
         (n, k) Tensor
-            Which entries.
+            Rows of the memory.
         """
-        old = torch.from_numpy(self.rows[: len(same)] < 0).to(z.device)
-        return (z @ same.T).masked_fill(old, -torch.inf).topk(min(k, len(self)), dim=1).indices
+        unused = torch.from_numpy(self.rows < 0).to(z.device)
+        return (z @ same.T).masked_fill(unused, -torch.inf).topk(min(k, len(self)), dim=1).indices
 
     def state(self) -> dict[str, Any]:
         """Return what :meth:`load_state` resumes from."""

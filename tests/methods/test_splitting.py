@@ -213,7 +213,7 @@ def test_the_oldest_pairs_make_room_and_what_is_remembered_lies_on_the_device() 
     for held in (memory, known):
         held.push(*features(7, 8, 0, 1, 2))  # more than there is room for
         held.push(*features(3, 4))
-    assert memory.entries().images.device.type == memory.entries().texts.device.type == "meta"
-    assert memory.entries().rows.tolist() == known.entries().rows.tolist() == [2, 3, 4]
-    for found, expected in zip(known.entries()[:2], features(2, 3, 4), strict=False):
+    assert memory.images.device.type == memory.texts.device.type == "meta"
+    assert memory.rows.tolist() == known.rows.tolist() == [2, 3, 4]
+    for found, expected in zip((known.images, known.texts), features(2, 3, 4), strict=False):
         torch.testing.assert_close(found, expected)
