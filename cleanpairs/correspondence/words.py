@@ -62,9 +62,6 @@ class WordRatios:
     seed : int
         Seed of the sample of captions in which words are counted.
 
-    numbers : WordNumbers
-        Numbers of the algorithm.
-
     Notes
     -----
     s_w(x) is the logarithm of the share of captions with w among images similar to x, in deviations over all images.
@@ -74,26 +71,25 @@ class WordRatios:
     """
 
     def __init__(
-        self, x: np.ndarray, has: Any, trust: np.ndarray, *, group: np.ndarray | None = None, seed: int = 0,
-        numbers: WordNumbers = NUMBERS,
-    ) -> None:  # fmt: skip
+        self, x: np.ndarray, has: Any, trust: np.ndarray, *, group: np.ndarray | None = None, seed: int = 0
+    ) -> None:
         from scipy.sparse import csr_array
 
-        n, self._numbers = len(x), numbers
+        n = len(x)
         self._x, self._trust, self._place = x.astype(np.float32), trust.astype(np.float32), np.full(n, -1)
-        rows = np.sort(np.random.default_rng(seed).permutation(n)[: numbers.references])
+        rows = np.sort(np.random.default_rng(seed).permutation(n)[: NUMBERS.references])
         self._place[rows] = np.arange(len(rows))
         has = csr_array(has).astype(bool).astype(np.float32)
-        self.known, self._words = np.flatnonzero(np.asarray(has[rows].sum(axis=0)) >= numbers.least), has.shape[1]
+        self.known, self._words = np.flatnonzero(np.asarray(has[rows].sum(axis=0)) >= NUMBERS.least), has.shape[1]
         self._has = csr_array(has[:, self.known])
         self._has.sort_indices()
         self._rows, self._weight, self._group = rows, self._trust[rows], np.arange(n) if group is None else group
-        self._references = self._x[rows] / np.float32(numbers.tau)
+        self._references = self._x[rows] / np.float32(NUMBERS.tau)
         self._counted = csr_array(self._has[rows].multiply(self._weight[:, None])).T
         self._share = np.asarray(self._counted.sum(axis=1)) / max(float(self._weight.sum()), 1e-12)
         own, word, moments = np.empty(self._has.nnz), self._has.indices, np.zeros((2, len(self.known)))
-        for start in range(0, n, numbers.block):
-            some = np.arange(start, min(start + numbers.block, n))
+        for start in range(0, n, NUMBERS.block):
+            some = np.arange(start, min(start + NUMBERS.block, n))
             found = self._logarithms(*self._near(self._x[some], self._group[some])[1:])
             counts = found[self._place[some] >= 0]
             moments += np.stack([counts.sum(axis=0), (counts**2).sum(axis=0)])
@@ -101,23 +97,21 @@ class WordRatios:
             own[at] = found[np.repeat(some - start, np.diff(self._has.indptr)[some]), word[at]]
         self._mean, square = moments / max(len(rows), 1)
         self._spread = np.sqrt(np.maximum(square - self._mean**2, 1e-12))
-        self._own, weight = (
-            (own - self._mean[word]) / self._spread[word],
-            np.repeat(self._trust, np.diff(self._has.indptr)),
-        )
+        self._own = (own - self._mean[word]) / self._spread[word]
+        weight = np.repeat(self._trust, np.diff(self._has.indptr))
         self._total, self._count = (np.bincount(word, v, len(self.known)) for v in (weight * self._own, weight))
-        self.height = np.maximum(self._total, 0) / (self._count + numbers.shrink)  # h of each known word
+        self.height = np.maximum(self._total, 0) / (self._count + NUMBERS.shrink)  # h of each known word
 
     def _near(self, x: np.ndarray, group: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Kernels (B, k) of images with those of the references, and sums of words (k, V) and of all by them (k,)."""
         K = self._references @ x.T
-        K -= np.float32(1 / self._numbers.tau)
+        K -= np.float32(1 / NUMBERS.tau)
         np.exp(K, out=K)
         K[self._group[self._rows][:, None] == group] = 0
         return K, (self._counted @ K).T, np.maximum(self._weight @ K, 1e-30)
 
     def _logarithms(self, found: np.ndarray, mass: np.ndarray, word: Any = slice(None)) -> np.ndarray:
-        prior = self._numbers.prior * self._share[word]
+        prior = NUMBERS.prior * self._share[word]
         return np.asarray(np.log(found / (mass[:, None] if found.ndim > 1 else mass) + prior + 1e-12))
 
     def __call__(self, judged: np.ndarray) -> Any:
@@ -138,10 +132,10 @@ class WordRatios:
         of_judged = csr_array(self._has[judged[1]])
         query, word = np.repeat(np.arange(judged.shape[1]), np.diff(of_judged.indptr)), of_judged.indices
         image, caption = judged[:, query]
-        order, s, trust, m = np.argsort(image, kind="stable"), np.empty(len(word)), self._trust, self._numbers
-        for start in range(0, len(self._x), m.block):
-            at = order[slice(*np.searchsorted(image[order], (start, start + m.block)))]
-            rows = np.arange(start, min(start + m.block, len(self._x)))
+        order, s, trust = np.argsort(image, kind="stable"), np.empty(len(word)), self._trust
+        for start in range(0, len(self._x), NUMBERS.block):
+            at = order[slice(*np.searchsorted(image[order], (start, start + NUMBERS.block)))]
+            rows = np.arange(start, min(start + NUMBERS.block, len(self._x)))
             K, found, mass = self._near(self._x[rows], self._group[rows])
             i, j, w = image[at] - start, caption[at], word[at]
             out = np.where(self._place[j] >= 0, K[self._place[j], i] * trust[j], 0)  # K is 0 where i is j
@@ -149,7 +143,7 @@ class WordRatios:
         s = (s - self._mean[word]) / self._spread[word]
         same = self._has.indptr[caption] + np.arange(len(word)) - of_judged.indptr[query]
         total, count = self._total[word] - trust[caption] * self._own[same], self._count[word] - trust[caption]
-        h = np.maximum(total, 0) / (count + m.shrink)
+        h = np.maximum(total, 0) / (count + NUMBERS.shrink)
         return csr_array((h * s - h**2 / 2, self.known[word], of_judged.indptr), shape=(judged.shape[1], self._words))
 
     def of_images(self, x: np.ndarray, group: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -15,12 +15,12 @@ from tests.helpers import distinct, unit
 
 
 @pytest.mark.parametrize("references", [50, 200])
-def test_ratios_are_those_of_a_loop(references: int) -> None:
+def test_ratios_are_those_of_a_loop(references: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng, n = np.random.default_rng(1), 70
     x, trust, has = unit(rng.normal(size=(n, 4))), rng.random(n), rng.random((n, 6)) < [0.5, 0.3, 0.2, 0.2, 0.1, 0.01]
     judged = np.stack([rng.integers(0, n, 30), rng.integers(0, n, 30)])
-    ratios = WordRatios(x, csr_array(3 * has), trust, numbers=replace(NUMBERS, references=references, block=16))
-    found = ratios(judged)
+    monkeypatch.setattr("cleanpairs.correspondence.words.NUMBERS", replace(NUMBERS, references=references, block=16))
+    found = WordRatios(x, csr_array(3 * has), trust)(judged)
     some = np.sort(np.random.default_rng(0).permutation(n)[:references])
     share = (trust[some] @ has[some]) / trust[some].sum()
 
