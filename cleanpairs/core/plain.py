@@ -1,11 +1,13 @@
-"""Values as JSON, or people, get them."""
+"""Values as JSON, files and people get them."""
 
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import PurePath
-from typing import Any
+from typing import Any, TypeVar
+
+Value = TypeVar("Value")
 
 
 def plain_text(text: str) -> str:
@@ -91,6 +93,11 @@ def displaced_in_words(blocks: Sequence[str], most: int = 3) -> str:
     """
     more = len(blocks) - most
     return " ".join(blocks[:most]) + (f" {plural(more, 'more block')} of displaced rows." if more > 0 else "")
+
+
+def part_of(values: Mapping[str, Value], prefix: str) -> dict[str, Value]:
+    """Those of the values whose names begin with ``prefix``, by the rest of their names."""
+    return {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
 
 
 def plain(value: Any, other: Callable[[Any], Any] | None = None) -> Any:

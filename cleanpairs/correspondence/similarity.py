@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cleanpairs.core import one_thread
+from cleanpairs.core.plain import part_of
 from cleanpairs.correspondence.agreement import Centred, NeighbourAgreement, products, solved
 from cleanpairs.correspondence.calibration import Calibration, ScoreProbability, calibrate, doubted, positions
 from cleanpairs.correspondence.pair_probability import mixture_share
@@ -259,14 +260,10 @@ class SimilarityModel:
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "SimilarityModel":
         """The model that :meth:`arrays` stored."""
-
-        def part(name: str) -> dict[str, np.ndarray]:
-            return {key.removeprefix(name): value for key, value in arrays.items() if key.startswith(name)}
-
-        of_score = part("of_score.")
+        of_score = part_of(arrays, "of_score.")
         rate = float(of_score.pop("noise_rate")[0])
         return cls(
-            background=Background(VectorPairs(**part("background.")), arrays["potentials"]),
+            background=Background(VectorPairs(**part_of(arrays, "background.")), arrays["potentials"]),
             correction=float(arrays["correction"][0]),
             of_score=ScoreProbability(rate, **of_score),
             **{name: arrays[name] for name in ("maps", "means", "covariances", "scales", "known")},

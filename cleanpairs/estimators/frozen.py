@@ -6,7 +6,7 @@ wrong pairs. The threshold, the noise rate and the probability follow from it.
 
 import math
 from collections.abc import Sequence, Set
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from cleanpairs.core import ConfigError, DataError, RefusedError
 from cleanpairs.core.parameters import check_choice, number, text
+from cleanpairs.core.plain import part_of
 from cleanpairs.correspondence.calibration import ScoreProbability
 from cleanpairs.correspondence.density_minimum import DensityMinimum
 from cleanpairs.correspondence.score_mixture import ScoreMixture
@@ -578,10 +579,10 @@ class FrozenScorer(PairScorer):
         arrays = saved.tensors("bank.safetensors")
         self.bank_ = saved.bank(arrays)
         if "background.images" in arrays:
-            self._background = VectorPairs(*(arrays[f"background.{f.name}"] for f in fields(VectorPairs)))
+            self._background = VectorPairs(**part_of(arrays, "background."))
         if "calibration.knots" in arrays:
-            rate, knots, logits = (arrays[f"calibration.{f.name}"] for f in fields(ScoreProbability))
-            self._probability = ScoreProbability(float(rate[0]), knots, logits)
+            found = part_of(arrays, "calibration.")
+            self._probability = ScoreProbability(float(found.pop("noise_rate")[0]), **found)
         model = self._source(None if fingerprint == GivenVectors.fingerprint else name)
         if model.fingerprint != fingerprint:
             raise DataError(
@@ -589,7 +590,7 @@ class FrozenScorer(PairScorer):
                 f"the revision that was used"
             )
         if isinstance(model, GivenScores) and "mixture.weights" in arrays:
-            model.mixture = ScoreMixture(*(arrays[f"mixture.{f.name}"] for f in fields(ScoreMixture)))
+            model.mixture = ScoreMixture(**part_of(arrays, "mixture."))
         self._model = model
 
 

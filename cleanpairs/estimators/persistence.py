@@ -19,7 +19,7 @@ import numpy as np
 import cleanpairs
 from cleanpairs.core import METHODS, CleanpairsError, DataError, is_share
 from cleanpairs.core.hub import without_hub
-from cleanpairs.core.plain import plain
+from cleanpairs.core.plain import part_of, plain
 from cleanpairs.core.regular import read_object
 from cleanpairs.correspondence.calibration import Calibration
 from cleanpairs.data.arrays import read_tensors, write_tensors
@@ -239,10 +239,7 @@ class Saved:
         """
         from cleanpairs.scoring import Bank, Embeddings  # which import torch
 
-        images, texts = (
-            Embeddings(**{name[len(side) :]: x for name, x in arrays.items() if name.startswith(side)})
-            for side in (f"{side}." for side in _SIDES)
-        )
+        images, texts = (Embeddings(**part_of(arrays, f"{side}.")) for side in _SIDES)
         tau, group_size = (self.config["bank"][name] for name in ("tau", "group_size"))
         return Bank(images, texts, arrays["image_group"], arrays["text_group"], tau, group_size, model, device)
 

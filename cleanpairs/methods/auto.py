@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from cleanpairs.core.parameters import choice, number, whole
+from cleanpairs.core.plain import part_of
 from cleanpairs.correspondence.calibration import UNDETERMINED, noise_rate
 from cleanpairs.correspondence.pair_probability import PairProbability
 from cleanpairs.correspondence.similarity import SimilarityAgreement, SimilarityModel
@@ -255,8 +256,7 @@ class Auto(PairCleaner):
 
     def _restore(self, saved: Saved) -> None:
         super()._restore(saved)
-        known = saved.tensors("bank.safetensors")
-        arrays = {name.removeprefix("similarity."): x for name, x in known.items() if name.startswith("similarity.")}
+        arrays = part_of(saved.tensors("bank.safetensors"), "similarity.")
         self._similarity = SimilarityModel.from_arrays(arrays) if arrays else None
 
     def _procedure(self, data: TrainingData) -> AutoTraining:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from cleanpairs.core.plain import part_of
 from cleanpairs.correspondence.agreement import normalised_agreement, similarity_to_neighbours
 from cleanpairs.correspondence.calibration import Calibration, calibrate, noise_rate, positions
 from cleanpairs.correspondence.mixture import split_in_two
@@ -482,5 +483,5 @@ class AutoTraining(TrainingStrategy):
     def load_state(self, state: dict[str, Any]) -> None:
         """See :class:`cleanpairs.trainer.TrainingStrategy`."""
         super().load_state(state)
-        known = {k.removeprefix("calibration_"): v for k, v in state.items() if k.startswith("calibration_")}
+        known = part_of(state, "calibration_")
         self.calibration = Calibration.from_dict(known) if known else None

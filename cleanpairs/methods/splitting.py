@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from cleanpairs.core.parameters import choice, number, whole
+from cleanpairs.core.plain import part_of
 from cleanpairs.correspondence.mixture import GuardedSplit, guarded_split
 from cleanpairs.estimators import PairCleaner
 from cleanpairs.objectives import InfoNCELoss, InfoNCEWithRCE, TripletLoss, pair_loss_mean
@@ -410,8 +411,7 @@ class Splitting(Averaged):
         """
         super().load_state(state)
         for k, memory in enumerate(self.memories):
-            prefix = f"memory.{k}."
-            memory.load_state({name.removeprefix(prefix): v for name, v in state.items() if name.startswith(prefix)})
+            memory.load_state(part_of(state, f"memory.{k}."))
 
 
 def scaled(x: np.ndarray) -> np.ndarray:
