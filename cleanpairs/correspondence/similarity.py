@@ -347,9 +347,8 @@ def _agreement(pairs: VectorPairs, seed: int, sample: bool = False) -> Similarit
     (mean, spread), (mean_of_map, spread_of_map) = _scale(scores[1]), scales[1]
     scores, predicted = [(s - mean) / spread for s in scores], [(p - mean_of_map) / spread_of_map for p in predicted]
     joined = [[s + c * p for s, p in zip(scores, predicted, strict=True)] for c in NUMBERS.weights]
-    best = _first_within_two_standard_errors(
-        [matched * (_above(o, c) + NUMBERS.near_share * _above(o, like)) for o, c, like in joined]
-    )
+    worth = [matched * (_above(o, c) + NUMBERS.near_share * _above(o, like)) for o, c, like in joined]
+    best = first_within_standard_errors(worth, errors=2)
     observed, null_scores, near_scores = joined[best]
     near_scores = near_scores[matched[judged[2]].min(axis=0) > 0.5]  # what is like a wrong caption is random, or right
     correction, sides = NUMBERS.weights[best], [Centred(side) for side in (pairs.images, pairs.texts)]
@@ -531,10 +530,24 @@ def _above(observed: np.ndarray, null: np.ndarray) -> np.ndarray:
     return np.searchsorted(np.sort(null), observed) / max(len(null), 1)
 
 
-def _first_within_two_standard_errors(values: list[np.ndarray]) -> int:
-    """The first of several choices that is within two standard errors of the best. (n,) each, of the same n pairs."""
+def first_within_standard_errors(values: list[np.ndarray], errors: float) -> int:
+    """The first of several choices whose mean is within so many standard errors of the best one's.
+
+    Parameters
+    ----------
+    values : list of (n,) float
+        What each choice is worth, of the same n pairs.
+    errors : float
+        How many standard errors of the difference.
+
+    Returns
+    -------
+    int
+        Its place.
+    """
     best = max(values, key=lambda each: float(each.mean()))
-    return next(i for i, each in enumerate(values) if (d := best - each).mean() <= 2 * d.std() / np.sqrt(len(d)))
+    worse = (best - each for each in values)
+    return next(i for i, d in enumerate(worse) if d.mean() <= errors * d.std() / np.sqrt(len(d)))
 
 
 def one_space(observed: np.ndarray, null: np.ndarray, *, least_z: float = 5.0) -> bool:

@@ -10,6 +10,7 @@ from cleanpairs.core.plain import part_of
 from cleanpairs.correspondence.agreement import normalised_agreement, similarity_to_neighbours
 from cleanpairs.correspondence.calibration import Calibration, calibrate, noise_rate, positions
 from cleanpairs.correspondence.mixture import split_in_two
+from cleanpairs.correspondence.similarity import first_within_standard_errors
 from cleanpairs.correspondence.words import lowest_ratio
 from cleanpairs.methods.untrained import Untrained, frozen_pairs, words_of
 from cleanpairs.objectives import InfoNCEWithRCE
@@ -136,9 +137,8 @@ def first_within_one_standard_error(scores: list[np.ndarray], planted: np.ndarra
     int
         Number of the score. As far: by the standard error of the difference.
     """
-    placed = np.array([positions(score[planted], np.delete(score, planted)) for score in scores])
-    more = placed - placed[placed.mean(1).argmin()]
-    return int((more.mean(1) <= more.std(1) / len(planted) ** 0.5).argmax())
+    worth = [-positions(score[planted], np.delete(score, planted)) for score in scores]
+    return first_within_standard_errors(worth, errors=1)
 
 
 def matched(found: Calibration, score: np.ndarray, among: np.ndarray) -> np.ndarray:
