@@ -71,6 +71,8 @@ def independence_test(images: np.ndarray, texts: Any, *, seed: int = 0) -> Indep
     -----
     Gretton et al., A Kernel Statistical Test of Independence, NeurIPS 2007.
     """
+    from sklearn.metrics.pairwise import cosine_similarity
+
     n = images.shape[0]
     rng = np.random.default_rng(seed)
     order = rng.permutation(n)
@@ -80,7 +82,7 @@ def independence_test(images: np.ndarray, texts: Any, *, seed: int = 0) -> Indep
         rows = rows[:BLOCK]
         if len(rows) < LEAST:
             continue
-        K, L = _cosines(images[rows]), _cosines(texts[rows])
+        K, L = (cosine_similarity(x[rows].astype(np.float64)).astype(np.float32) for x in (images, texts))
         K = K - K.mean(axis=0)
         K -= K.mean(axis=1, keepdims=True)
         np.fill_diagonal(K, 0)  # on which every permutation agrees
@@ -91,15 +93,6 @@ def independence_test(images: np.ndarray, texts: Any, *, seed: int = 0) -> Indep
         used += len(rows)
     scale = np.sqrt(variance)
     return IndependenceTest(float((observed - mean) / scale) if scale > 1e-9 * max(abs(mean), 1e-9) else 0.0, used)
-
-
-def _cosines(x: Any) -> np.ndarray:
-    """(n, n) float32 cosines of the rows, dense or sparse. 0 of a row of zeros."""
-    S = x @ x.T
-    S = np.asarray(S.todense() if hasattr(S, "todense") else S, dtype=np.float64)
-    norm = np.sqrt(np.maximum(S.diagonal(), 0))
-    inverse = np.divide(1.0, norm, out=np.zeros_like(norm), where=norm > 1e-12)
-    return np.asarray(S * inverse[:, None] * inverse, dtype=np.float32)
 
 
 def _agreement(K: np.ndarray, L: np.ndarray, order: np.ndarray) -> float:
@@ -144,15 +137,14 @@ def mean_of(texts: Any, counts: np.ndarray) -> Any:
     Returns
     -------
     (k, V) float, as the texts
-        Mean of the unit vectors.
+        Sum of the unit vectors.
     """
     from scipy.sparse import csr_array
+    from sklearn.preprocessing import normalize
 
-    norm = np.sqrt(np.asarray(texts.multiply(texts).sum(axis=1)) if hasattr(texts, "multiply") else (texts**2).sum(1))
-    weight = np.divide(1.0, norm.ravel(), out=np.zeros(len(norm.ravel())), where=norm.ravel() > 1e-12)
-    rows = np.concatenate([[0], np.cumsum(counts)])
-    average = csr_array((weight.astype(np.float32), np.arange(rows[-1]), rows), shape=(len(counts), int(rows[-1])))
-    return average @ texts
+    ends = np.concatenate([[0], np.cumsum(counts)])
+    total = csr_array((np.ones(ends[-1], np.float32), np.arange(ends[-1]), ends), shape=(len(counts), int(ends[-1])))
+    return total @ normalize(texts)
 
 
 def image_vectors(images: np.ndarray, rows: np.ndarray) -> np.ndarray:
