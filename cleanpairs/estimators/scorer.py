@@ -939,10 +939,8 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         pairs = embedded.pairs
         if not self._takes_own_threshold(pairs.source.fingerprint):
             return None
-        chosen = np.zeros(len(embedded.images), bool)
-        for run in spread_blocks(len(chosen)):
-            chosen[run.start : run.stop] = True
-        rows = np.flatnonzero(chosen[pairs.image_index])
+        some = np.concatenate(spread_blocks(len(embedded.images)))
+        rows = np.flatnonzero(np.isin(pairs.image_index, some))
         return unseen_threshold(
             self.bank_, embedded.images.take(pairs.image_index[rows]), embedded.texts.take(rows),
             pairs.pair_image_group[rows], pairs.text_group[rows], scores[rows], self.random_state_, self._similarity,
