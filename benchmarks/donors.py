@@ -31,8 +31,9 @@ from cleanpairs.trainer import SingleNetwork, TrainingData
 class Drawing(InfoNCE):
     """``others`` of pair i: the pairs whose captions it may have, and the weights by which one is drawn each epoch."""
 
-    def _procedure(self, data: TrainingData) -> SingleNetwork:
-        strategy, rng, own = super()._procedure(data), np.random.default_rng(self.random_state), np.arange(len(data))
+    def _make_strategy(self, data: TrainingData) -> SingleNetwork:
+        strategy = super()._make_strategy(data)
+        rng, own = np.random.default_rng(self.random_state), np.arange(len(data))
         start = strategy.start_epoch
 
         def start_epoch(view: Any) -> None:

@@ -42,10 +42,10 @@ def measure(backbone: str, batch: int, micro: int, regions: int, dim: int) -> No
     data = TrainingData(rng.normal(size=(batch, regions, dim)).astype(np.float32), tokens, ids, ids, ids)
     settings = TrainingSettings(batch_size=batch, micro_batch=micro or None)
     before, times = high_water(), [time.perf_counter()]
-    procedure = SingleNetwork(batch, ActiveComplementaryLoss(tau=0.07))
+    strategy = SingleNetwork(batch, ActiveComplementaryLoss(tau=0.07))
     torch.manual_seed(0)
     trainer = Trainer(settings, on_step=lambda *_: times.append(time.perf_counter()))
-    trained = trainer.fit(data, [TrainingStage(1)], procedure, lambda: BACKBONES.load(backbone)(1001, dim, dim=256))
+    trained = trainer.fit(data, [TrainingStage(1)], strategy, lambda: BACKBONES.load(backbone)(1001, dim, dim=256))
     print(
         f"{micro or 'plain':>11} {before:>11.2f} {high_water():>9.2f} {high_water() - before:>10.2f} "
         f"{times[1] - times[0]:>7.1f} {trained.history[0]['loss']:>12.5f}"

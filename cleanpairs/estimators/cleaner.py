@@ -100,7 +100,7 @@ class Trained:
 class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
     """Base of the methods that train: a dual encoder learned from noisy pairs.
 
-    A method (see :mod:`cleanpairs.methods`) says which stages and which procedure, and the rest is here.
+    A method (see :mod:`cleanpairs.methods`) says which stages and which training strategy. The rest is here.
     """
 
     def _stages(self) -> list[TrainingStage]:
@@ -112,7 +112,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         cosine, lr_update = self.lr_decay == "cosine", self.lr_update or max(1, self.epochs * 2 // 3)
         return [TrainingStage(self.epochs, lr_update, warmup if self.lr_update or cosine else 0, cosine)]
 
-    def _procedure(self, data: TrainingData) -> TrainingStrategy:
+    def _make_strategy(self, data: TrainingData) -> TrainingStrategy:
         raise NotImplementedError
 
     _paper: ClassVar[dict[str, Any]] = {}
@@ -208,7 +208,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
             self._refuse_different_processes(pairs)
             with distributed.first_goes_ahead():
                 fit = self._prepare(pairs)
-            d, strategy, self._independence = fit.data, self._procedure(fit.data), None
+            d, strategy, self._independence = fit.data, self._make_strategy(fit.data), None
             if not strategy.dependence_is_known:
                 given = fit.images.array, d.tokens, d.image_index, d.image_group, d.text_group
                 self._independence = self._test_independence(*given)

@@ -259,7 +259,7 @@ class Auto(PairCleaner):
         arrays = part_of(saved.tensors("bank.safetensors"), "similarity.")
         self._similarity = SimilarityModel.from_arrays(arrays) if arrays else None
 
-    def _procedure(self, data: TrainingData) -> AutoTraining:
+    def _make_strategy(self, data: TrainingData) -> AutoTraining:
         label_epochs = min(self.label_epochs, self.epochs)
         share = self.planted if label_epochs > 1 else 0.0
         similar, seed, sample = self.mismatches == "similar", self.random_state_, bool(self._is_sample)

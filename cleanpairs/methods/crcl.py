@@ -303,7 +303,7 @@ class CRCL(PairCleaner):
     def _stages(self) -> list[TrainingStage]:
         return [*(TrainingStage(e) for e in self.refine_epochs), *self._one_stage()]
 
-    def _procedure(self, data: TrainingData) -> SingleNetwork:
+    def _make_strategy(self, data: TrainingData) -> SingleNetwork:
         label_epochs = self.label_epochs
         if label_epochs == "auto":
             label_epochs = max([*self.refine_epochs, self.freeze]) if self.refine_epochs else None

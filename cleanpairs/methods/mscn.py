@@ -212,7 +212,7 @@ class MSCN(SplittingCleaner):
                 "meta=DATA, or --set method.meta=DATA"
             )
 
-    def _procedure(self, data: TrainingData) -> _Correcting:
+    def _make_strategy(self, data: TrainingData) -> _Correcting:
         pairs = load_pairs(self.meta)
         matrix = self._images(pairs)
         quarantined = self._quarantine(pairs, matrix)

@@ -20,7 +20,7 @@ class InfoNCE(PairCleaner):
 
     method_name: ClassVar[str] = "infonce"
 
-    def _procedure(self, data: TrainingData) -> SingleNetwork:
+    def _make_strategy(self, data: TrainingData) -> SingleNetwork:
         return SingleNetwork(len(data), InfoNCELoss(tau=self.tau), start=self.epochs)  # the last epoch's
 
     def _default_threshold(self, density_minimum: DensityMinimum) -> float:
@@ -44,6 +44,6 @@ class Triplet(InfoNCE):
     margin: float = number(0.2, above=0)
     warmup: int = whole(1, 0)
 
-    def _procedure(self, data: TrainingData) -> SingleNetwork:
+    def _make_strategy(self, data: TrainingData) -> SingleNetwork:
         hard, mean = (TripletLoss(margin=self.margin, negatives=form, tau=self.tau) for form in ("hard", "mean"))
         return SingleNetwork(len(data), hard, warm=(mean, self.warmup), start=self.epochs)

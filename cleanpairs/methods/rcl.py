@@ -74,7 +74,7 @@ class RCL(PairCleaner):
 
     _paper: ClassVar[dict[str, Any]] = {**PAPERS, "epochs": 30, "lr_update": 15, "tau": 0.05}
 
-    def _procedure(self, data: TrainingData) -> SingleNetwork:
+    def _make_strategy(self, data: TrainingData) -> SingleNetwork:
         start = min(self.start, self.epochs, self.label_epochs or self.epochs)
         loss = ComplementaryLoss(tau=self.tau, kind=self.kind)
         return SingleNetwork(len(data), loss, start=start, label_epochs=self.label_epochs)

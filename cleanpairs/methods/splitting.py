@@ -460,7 +460,7 @@ class WarmupCleaner(PairCleaner):
     def _stages(self) -> list[TrainingStage]:
         return self._one_stage(self.warmup)
 
-    def _procedure(self, data: TrainingData) -> Splitting:
+    def _make_strategy(self, data: TrainingData) -> Splitting:
         return self._strategy(len(data), self)
 
     def _warm_objective(self) -> Objective:

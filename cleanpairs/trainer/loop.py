@@ -146,7 +146,7 @@ class _Diverged(Exception):  # noqa: N818 - no error until it comes twice
 
 @dataclass
 class Trainer:
-    """Trains the dual encoder, or two of them, of a procedure.
+    """Trains the dual encoder of a method, or two of them, as its strategy says.
 
     Without a ``checkpoint`` the training cannot be resumed. After every epoch ``on_epoch(record, y)`` is called, with
     the raw labels (N,). After every step ``on_step(pairs_done, pairs_total, loss)`` is called. The total may be an
@@ -162,7 +162,7 @@ class Trainer:
         self,
         data: TrainingData,
         stages: Sequence[TrainingStage],
-        procedure: TrainingStrategy,
+        strategy: TrainingStrategy,
         build: Callable[[], DualEncoder],
         validate: Callable[[DualEncoder], float] | None = None,
         resume: bool = False,
@@ -180,12 +180,12 @@ class Trainer:
             raise RefusedError(
                 f"training needs at least 2 usable pairs, found {len(data)}: a single pair has no negatives"
             )
-        if (self.settings.micro_batch is not None or distributed.world_size() > 1) and procedure.needs_whole_graph:
+        if (self.settings.micro_batch is not None or distributed.world_size() > 1) and strategy.needs_whole_graph:
             raise ConfigError(
                 "this method takes gradients of gradients, which need the whole batch in one graph: train it in one "
                 "process and without micro_batch, or take another method"
             )
-        self.data, self.procedure, self.build, self.validate = data, procedure, build, validate
+        self.data, self.strategy, self.build, self.validate = data, strategy, build, validate
         self.optimizers: list[Any] = []
         self.saved_at, self.saved = time.monotonic(), resume
         self.fallbacks = 0  # times that it went back, with half the learning rate
@@ -194,7 +194,7 @@ class Trainer:
         self.stopping = False  # whether any process is to stop
         self.micro_batch = self.settings.micro_batch  # halved where memory does not suffice
         self.device_images = on_device(data.images, torch.device(self.settings.device))
-        labels = copy.deepcopy(procedure.state())
+        labels = copy.deepcopy(strategy.state())
         beginning = TrainingState(Position(1, 1, 0), {}, {}, labels, None, None, [], None)
         with own_modes(), Interrupts(enabled=self.checkpoint is not None) as self.interrupts:
             while True:
@@ -211,7 +211,7 @@ class Trainer:
 
     def _stages(self, stages: Sequence[TrainingStage], restored: TrainingState) -> Trained:
         at, step, partial = restored.position, restored.position.step, restored.partial
-        self.procedure.load_state(restored.labels)
+        self.strategy.load_state(restored.labels)
         self.best, self.best_rsum, self.history = restored.best, restored.best_rsum, [*restored.history]
         past = partial or (self.history[-1] if self.history else {})
         # Steps that were not taken, in the whole run, and one after the other.
@@ -252,7 +252,7 @@ class Trainer:
         if self.best is not None:
             torch.nn.ModuleList(self.view.networks).load_state_dict(self.best)
         heads = [network.head for network in self.view.networks]
-        return Trained(self._model().eval(), self.procedure.value(), self.history, self.best_rsum, heads)
+        return Trained(self._model().eval(), self.strategy.value(), self.history, self.best_rsum, heads)
 
     def _model(self) -> Any:
         """Return what retrieves: the only model, or the mean of two."""
@@ -262,17 +262,17 @@ class Trainer:
     def _start_stage(self, number: int) -> None:
         s = self.settings
         networks, self.optimizers = [], []
-        for k in range(self.procedure.networks):
+        for k in range(self.strategy.networks):
             with seeded(step_seed(s.seed, number, *([k] if k else []))):
                 model = self.build()
-                network: Any = Network(model, self.procedure.head(model))
+                network: Any = Network(model, self.strategy.head(model))
             if s.device == "cuda" and distributed.world_size() > 1:  # torch has no such norm for CPUs
                 network = torch.nn.SyncBatchNorm.convert_sync_batchnorm(network)
             # A pretrained network has weights that stay, and others that want a rate of their own.
             own = getattr(model, "parameter_groups", None)
             groups: list[dict[str, Any]] = [{"params": list(network.model.parameters())}] if own is None else own(s.lr)
             if network.head is not None:
-                groups.append({"params": list(network.head.parameters()), "lr": self.procedure.head_lr or s.lr})
+                groups.append({"params": list(network.head.parameters()), "lr": self.strategy.head_lr or s.lr})
             optimizer = torch.optim.AdamW(groups, lr=s.lr, weight_decay=s.weight_decay, fused=True)
             for group in optimizer.param_groups:
                 group["initial_lr"] = group["lr"]
@@ -289,12 +289,12 @@ class Trainer:
     def _epoch(self, first: int, partial: dict[str, Any] | None, before: int, epochs: int, last: bool) -> None:
         """One epoch, from step ``first`` on. ``before`` of all ``epochs`` are done."""
         began = time.perf_counter()
-        view, procedure, s = self.view, self.procedure, self.settings
+        view, strategy, s = self.view, self.strategy, self.settings
         if partial is None:
-            procedure.start_epoch(view)
+            strategy.start_epoch(view)
             self._same_labels()
-        view.captions, procedure.mean_probability = procedure.captions, None  # of this epoch, or there is none
-        steps = [(k, batch) for k in range(procedure.networks) for batch in procedure.batches(view, k)]
+        view.captions, strategy.mean_probability = strategy.captions, None  # of this epoch, or there is none
+        steps = [(k, batch) for k in range(strategy.networks) for batch in strategy.batches(view, k)]
         pairs = sum(len(rows) for _, batch in steps for rows in batch)
         # Of the pairs whose step was taken the losses' sum and the number, and all whose step was tried.
         counts = ("loss_sum", 0.0), ("counted", 0), ("done", 0)
@@ -322,7 +322,7 @@ class Trainer:
         view.changed()
         if self.counted:
             self._watch(self.loss_sum / self.counted)
-        procedure.end_epoch(view)
+        strategy.end_epoch(view)
         self._same_labels()
         rsum = None
         if self.validate is not None and last:
@@ -334,14 +334,14 @@ class Trainer:
         record = EpochRecord(
             stage=view.stage, epoch=view.epoch, loss=self.loss_sum / max(self.counted, 1),
             pairs_per_second=(self.done - started_at) / max(trained, 1e-9), seconds=time.perf_counter() - began,
-            lr=float(self.optimizers[0].param_groups[0]["lr"]), mean_probability=procedure.mean_probability,
-            flagged=float((procedure.labels() == 0).mean()), val_rsum=rsum, skipped_steps=self.skipped,
-            note="; ".join(filter(None, [procedure.note, *self._notes()])) or None,
+            lr=float(self.optimizers[0].param_groups[0]["lr"]), mean_probability=strategy.mean_probability,
+            flagged=float((strategy.labels() == 0).mean()), val_rsum=rsum, skipped_steps=self.skipped,
+            note="; ".join(filter(None, [strategy.note, *self._notes()])) or None,
             micro_batch=self.micro_batch, fallbacks=self.fallbacks,
         )  # fmt: skip
         self.history.append(vars(record).copy())
         if self.on_epoch is not None and distributed.rank() == 0:
-            self.on_epoch(record, procedure.value())
+            self.on_epoch(record, strategy.value())
 
     def _take(self, k: int, batch: Batch, seed: int) -> None:
         optimizer = self.optimizers[k]
@@ -387,7 +387,7 @@ class Trainer:
         view = self.view
         with seeded(seed):
             view.staged[k].halves.clear()
-            loss = self.procedure.loss(view, k, batch, seed)
+            loss = self.strategy.loss(view, k, batch, seed)
             view.changed()
             if loss.requires_grad:
                 loss.backward()
@@ -424,7 +424,7 @@ class Trainer:
         world = distributed.world_size()
         at_once = min(-(-size // world), self.micro_batch or size)
         least = 4  # pairs that the memory has to hold at once
-        if at_once <= least or self.procedure.needs_whole_graph or world > 1:  # others may be further already
+        if at_once <= least or self.strategy.needs_whole_graph or world > 1:  # others may be further already
             raise ResourceError(
                 f"the memory of the device does not hold {at_once} pairs of a batch ({shortage}): take a smaller model "
                 "or batch_size, with several processes a smaller micro_batch, fewer or smaller images, "
@@ -485,7 +485,7 @@ class Trainer:
     def _same_labels(self) -> None:
         """Take over the first process's labels, from which others may differ in the last digit."""
         if distributed.world_size() > 1:
-            self.procedure.load_state(distributed.of_first(self.procedure.state()))
+            self.strategy.load_state(distributed.of_first(self.strategy.state()))
 
     def _save(self, position: Position, *, force: bool, partial: dict[str, Any] | None = None) -> None:
         if self.checkpoint is None or distributed.rank() > 0:
@@ -493,6 +493,6 @@ class Trainer:
         if not force and time.monotonic() - self.saved_at < self.settings.checkpoint_seconds:
             return
         weights = torch.nn.ModuleList(self.view.networks).state_dict()
-        known = self.procedure.state(), self.best, self.best_rsum, self.history, partial
+        known = self.strategy.state(), self.best, self.best_rsum, self.history, partial
         self.checkpoint.save(TrainingState(position, weights, moments(self.optimizers), *known))
         self.saved_at, self.saved = time.monotonic(), True

@@ -1,4 +1,4 @@
-"""What tests of methods share, for them to import: a small corpus, and an epoch of a procedure on it."""
+"""What tests of methods share, for them to import: a small corpus, and an epoch of a strategy on it."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ def procedure_of(method: Any, n: int, **settings: Any) -> Any:
     """What trains n pairs by a method with these settings."""
     made = method(**settings)
     made._begin()
-    return made._procedure(range(n))
+    return made._make_strategy(range(n))
 
 
 def parts(view: EpochContext, clean: np.ndarray, noisy: np.ndarray, network: int = 0) -> tuple[Any, Any]:
@@ -48,23 +48,23 @@ def parts(view: EpochContext, clean: np.ndarray, noisy: np.ndarray, network: int
     return f.select(f.source == 0), f.select(f.source == 1)
 
 
-def view_of(procedure: Any, n: int, **settings: Any) -> EpochContext:
-    """An epoch of the procedure's networks, which know nothing, on n pairs."""
+def view_of(strategy: Any, n: int, **settings: Any) -> EpochContext:
+    """An epoch of the strategy's networks, which know nothing, on n pairs."""
     pairs, ids = corpus(n, 0), np.arange(n)
     images = pairs.images.array()
     data = TrainingData(images, Tokenizer(WORDS).encode(pairs.captions), ids, ids, ids)
     torch.manual_seed(0)
     sizes = {"dim": 8, "dim_word": 4, "text_drop": 0.0, "dropout": 0.0}
-    models = (MLP(len(WORDS) + 1, 16, **sizes) for _ in range(procedure.networks))
-    networks = [Network(model, procedure.head(model)) for model in models]
+    models = (MLP(len(WORDS) + 1, 16, **sizes) for _ in range(strategy.networks))
+    networks = [Network(model, strategy.head(model)) for model in models]
     known = {"batch_size": 8, "eval_group_size": n, "label_rounds": 1, "bucket": 1, **settings}
     return EpochContext(data, TrainingSettings(**known), networks)
 
 
 def begun(method: Any, n: int, **settings: Any) -> tuple[Any, EpochContext]:
     """What trains n pairs by a method with these settings, and an epoch of its networks."""
-    procedure = procedure_of(method, n, **settings)
-    return procedure, view_of(procedure, n)
+    strategy = procedure_of(method, n, **settings)
+    return strategy, view_of(strategy, n)
 
 
 def similarities(view: EpochContext, network: int = 0) -> torch.Tensor:

@@ -38,13 +38,13 @@ def small(**changes: Any) -> Auto:
     return Auto(**{"backbone": "mlp", **sizes, **changes})
 
 
-Fitted = tuple[Auto, AutoTraining, np.ndarray]  # the model, the procedure that has trained it, (N,) which are wrong
+Fitted = tuple[Auto, AutoTraining, np.ndarray]  # the model, the strategy that has trained it, (N,) which are wrong
 
 
-def procedures(patch: pytest.MonkeyPatch) -> list[AutoTraining]:
+def strategies(patch: pytest.MonkeyPatch) -> list[AutoTraining]:
     """Those of the fits that follow. They note scores and label of their first stage, captions and who answered."""
     seen: list[AutoTraining] = []
-    make, label, loss, ask = Auto._procedure, AutoTraining.calibration_label, AutoTraining.loss, normalised_agreement
+    make, label, loss = Auto._make_strategy, AutoTraining.calibration_label, AutoTraining.loss
 
     def noted(self: AutoTraining, view: EpochContext) -> np.ndarray:
         vars(self)["of_first_stage"] = self.scores.copy()
@@ -57,9 +57,9 @@ def procedures(patch: pytest.MonkeyPatch) -> list[AutoTraining]:
 
     def asked(*args: Any, **settings: Any) -> Any:
         vars(seen[-1]).setdefault("asked", []).append((args[1].copy(), args[2]))
-        return ask(*args, **settings)
+        return normalised_agreement(*args, **settings)
 
-    patch.setattr(Auto, "_procedure", lambda self, data: seen.append(make(self, data)) or seen[-1])
+    patch.setattr(Auto, "_make_strategy", lambda self, data: seen.append(make(self, data)) or seen[-1])
     patch.setattr(AutoTraining, "calibration_label", noted)
     patch.setattr(AutoTraining, "loss", trained)
     patch.setattr(auto_training, "normalised_agreement", asked)
@@ -72,13 +72,13 @@ def fitted() -> Fitted:
     clean = corpus(1000)
     noise = inject_noise(clean, 0.3, seed=1)
     with pytest.MonkeyPatch.context() as patch:
-        seen = procedures(patch)
+        seen = strategies(patch)
         model = small(repair_weight=0.0).fit(apply_noise(clean, noise))
     return model, seen[0], noise.mismatched
 
 
 def test_rate_and_label_without_a_setting_and_the_label_beats_each_of_its_sources(fitted: Fitted) -> None:
-    model, procedure, wrong = fitted
+    model, strategy, wrong = fitted
     y = model.correspondence_
     assert abs(model.noise_rate_ - wrong.mean()) < 0.06
     assert abs(float((1 - y).mean()) - model.noise_rate_) < 0.02  # a probability: its mean is the share of right pairs
@@ -87,30 +87,30 @@ def test_rate_and_label_without_a_setting_and_the_label_beats_each_of_its_source
     flagged = y < 0.5
     assert (flagged & wrong).sum() / flagged.sum() > 0.85 and (flagged & wrong).sum() / wrong.sum() > 0.85
     asked = np.ones(len(wrong), bool)
-    asked[procedure.known.planted] = False  # they had another's caption in the first stage
-    labels = (procedure.known.agreement.matched, vars(procedure)["of_first_stage"], y)
+    asked[strategy.known.planted] = False  # they had another's caption in the first stage
+    labels = (strategy.known.agreement.matched, vars(strategy)["of_first_stage"], y)
     agreement, networks, joint = (roc_auc_score(~wrong[asked], each[asked]) for each in labels)
     assert joint > agreement and joint > networks - 0.002
 
 
 def test_planted_pairs_answer_nobody_get_their_own_captions_back_and_are_judged_like_all_others(fitted: Fitted) -> None:
-    model, procedure, wrong = fitted
-    planted, y = procedure.known.planted, model.correspondence_
+    model, strategy, wrong = fitted
+    planted, y = strategy.known.planted, model.correspondence_
     assert len(planted) == 100
-    known = vars(procedure)["first_label"][planted]  # of their own captions, not of those that they had till then
+    known = vars(strategy)["first_label"][planted]  # of their own captions, not of those that they had till then
     assert abs(known.mean() - (~wrong[planted]).mean()) < 0.15 and roc_auc_score(~wrong[planted], known) > 0.8
     stages = [(stage, epoch) for stage, epochs in ((1, 4), (2, 7)) for epoch in range(1, epochs + 1)]
     assert [(line["stage"], line["epoch"]) for line in model.history_] == stages
-    np.testing.assert_array_equal(procedure.captions, np.arange(1000))
+    np.testing.assert_array_equal(strategy.captions, np.arange(1000))
     assert roc_auc_score(~wrong[planted], y[planted]) > 0.9
     assert abs(y[planted].mean() - (~wrong[planted]).mean()) < 0.1
     for low, high in ((0.0, 0.1), (0.9, 1.0)):  # of all pairs: a probability
         some = (y >= low) & (y <= high)
         assert some.sum() > 100 and abs((~wrong[some]).mean() - y[some].mean()) < 0.05
-    for (stage, _), captions in vars(procedure)["trained"].items():  # each other's in the first stage
+    for (stage, _), captions in vars(strategy)["trained"].items():  # each other's in the first stage
         np.testing.assert_array_equal(np.flatnonzero(captions != np.arange(1000)), planted if stage == 1 else [])
     # They answer nobody there: by their own captions they stood below the mismatched pairs, clip art .60, not .50.
-    (first, exchanged), (last, none) = vars(procedure)["asked"]
+    (first, exchanged), (last, none) = vars(strategy)["asked"]
     assert exchanged.shape == (2, 100) and not first[planted].any() and np.delete(first, planted).mean() > 0.5
     assert none.shape == (2, 0) and last[planted].mean() > 0.5
 
@@ -118,15 +118,15 @@ def test_planted_pairs_answer_nobody_get_their_own_captions_back_and_are_judged_
 def test_repair_gives_mismatched_images_captions_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     clean = corpus(800, seed=5)
     noise = inject_noise(clean, 0.4, seed=4)
-    seen = procedures(monkeypatch)
+    seen = strategies(monkeypatch)
     small(epochs=4, repair_weight=0.25).fit(apply_noise(clean, noise))
-    procedure = seen[0]
-    moved = np.flatnonzero(procedure.captions != np.arange(800))
-    assert len(moved) > 100 and (procedure.w[moved] < 0.5).all() and (procedure.weight[moved] == 0.25).all()
+    strategy = seen[0]
+    moved = np.flatnonzero(strategy.captions != np.arange(800))
+    assert len(moved) > 100 and (strategy.w[moved] < 0.5).all() and (strategy.weight[moved] == 0.25).all()
     stay = np.setdiff1d(np.arange(800), moved)
-    np.testing.assert_array_equal(procedure.weight[stay], procedure.w[stay])
-    assert len(np.unique(procedure.captions[moved])) > 0.7 * len(moved)  # not one caption for all
-    assert (noise.permutation[procedure.captions[moved]] == moved).mean() > 0.25  # a random one is right once in 320
+    np.testing.assert_array_equal(strategy.weight[stay], strategy.w[stay])
+    assert len(np.unique(strategy.captions[moved])) > 0.7 * len(moved)  # not one caption for all
+    assert (noise.permutation[strategy.captions[moved]] == moved).mean() > 0.25  # a random one is right once in 320
 
 
 def test_so_many_pairs_are_planted() -> None:
@@ -147,7 +147,7 @@ def vector_pairs(n: int, wrong: int, spread: float) -> tuple[Pairs, np.ndarray]:
 def test_vectors_of_one_space_count_where_networks_learn_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     pairs, wrong = vector_pairs(800, 320, 2.0)
     given = {"text_encoder": "features", "image_encoder": "features", "retrieval": True}
-    seen = procedures(monkeypatch)
+    seen = strategies(monkeypatch)
     model = small(epochs=2, label_epochs=2, networks=1, lr=1e-9, **given).fit(pairs)
     assert abs(model.noise_rate_ - 0.4) < 0.08 and roc_auc_score(~wrong, model.correspondence_) > 0.9
     asked = np.delete(np.arange(800), seen[0].known.planted)

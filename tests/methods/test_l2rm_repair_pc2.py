@@ -26,10 +26,10 @@ from tests.objectives.conftest import assert_same
 
 
 def started_l2rm(n: int = 40, clean: int = 24, **settings: Any) -> tuple[Any, EpochContext]:
-    procedure, view = begun(L2RM, n, **{"batch_size": 8, "transport_reg": 0.05, **settings})
-    procedure.w[0] = np.where(np.arange(n) < clean, 0.9, 0.1)
-    procedure.split_known = True
-    return procedure, view
+    strategy, view = begun(L2RM, n, **{"batch_size": 8, "transport_reg": 0.05, **settings})
+    strategy.w[0] = np.where(np.arange(n) < clean, 0.9, 0.1)
+    strategy.split_known = True
+    return strategy, view
 
 
 # -- the cost net ---------------------------------------------------------------------------------------------------
@@ -53,20 +53,20 @@ def test_columns_behind_the_net_keep_the_plain_cost() -> None:
 @pytest.mark.parametrize("kept", [1, 3, 8, 50])
 def test_supervision_is_where_a_kept_image_meets_its_caption(kept: int) -> None:
     """At the start the cost of each kept pair is 1 - S of that pair, wherever its image stands."""
-    procedure, view = started_l2rm(kept=kept)
+    strategy, view = started_l2rm(kept=kept)
     clean, noisy = parts(view, np.arange(8), np.arange(24, 32))
     own = (1 - clean.similarity().diagonal()).relu()
     torch.manual_seed(5)
     chosen = torch.randperm(8)[: min(kept, 8)]
     torch.manual_seed(5)
-    loss = procedure.cost_loss(view, clean, noisy)
+    loss = strategy.cost_loss(view, clean, noisy)
     torch.testing.assert_close(loss, own[chosen].sum())
     loss.backward()
     head: Any = view.networks[0].head
     assert all(p.grad is None for p in view.networks[0].model.parameters())
     assert {name for name, p in head.named_parameters() if p.grad is not None} == {"linear.weight", "linear.bias"}
     head.zero_grad()
-    procedure.split_loss(view, 0, clean, noisy).backward()  # of batches of one size
+    strategy.split_loss(view, 0, clean, noisy).backward()  # of batches of one size
     assert bool(head.linear.weight.grad.any()) and bool((head.linear.bias.grad >= 0).all())
 
 
@@ -107,7 +107,7 @@ def test_value_and_gradient_of_the_rematching_loss_are_those_of_the_double_loop(
 
 @pytest.mark.parametrize("changes", [{}, {"cost": "learned"}, {"masked": False}, {"mass": 1.0}, {"divergence": "kl"}])
 def test_the_loss_is_the_pairs_and_the_rematching_on_the_plan(changes: dict[str, Any]) -> None:
-    procedure, view = started_l2rm(
+    strategy, view = started_l2rm(
         **{"cost": "cosine", "rematch_weight": 0.3, "mass": 0.2, "transport_tau": 0.1, **changes}
     )
     assert (view.networks[0].head is None) == (changes.get("cost") != "learned")
@@ -117,11 +117,11 @@ def test_the_loss_is_the_pairs_and_the_rematching_on_the_plan(changes: dict[str,
     plan = partial_transport((1 - S.detach()).relu(), mass=mass, reg=0.05, forbidden=forbidden).to(S.dtype)
     assert bool(plan.diagonal().any()) is not masked and float(plan.sum()) == pytest.approx(mass, rel=0.2)
     rematching = RematchingLoss(0.1, changes.get("divergence", "symmetric"))
-    expected = procedure.pair_loss(clean, torch.ones(8)) + 0.3 * rematching(S, plan).mean()
-    torch.testing.assert_close(procedure.split_loss(view, 0, clean, noisy), expected, rtol=1e-4, atol=1e-5)
-    alone = procedure.split_loss(view, 0, clean, None)
-    torch.testing.assert_close(alone, procedure.pair_loss(clean, torch.ones(8)))
-    torch.testing.assert_close(procedure.split_loss(view, 0, clean, noisy.select(np.arange(1))), alone)
+    expected = strategy.pair_loss(clean, torch.ones(8)) + 0.3 * rematching(S, plan).mean()
+    torch.testing.assert_close(strategy.split_loss(view, 0, clean, noisy), expected, rtol=1e-4, atol=1e-5)
+    alone = strategy.split_loss(view, 0, clean, None)
+    torch.testing.assert_close(alone, strategy.pair_loss(clean, torch.ones(8)))
+    torch.testing.assert_close(strategy.split_loss(view, 0, clean, noisy.select(np.arange(1))), alone)
 
 
 # -- use ------------------------------------------------------------------------------------------------------------
@@ -182,82 +182,82 @@ def test_correspondence_and_ends_of_ranks_by_hand() -> None:
 
 def test_a_pairs_own_entry_does_not_take_part() -> None:
     """Its distance to itself is 0 both ways, which would speak for any pair."""
-    procedure = procedure_of(REPAIR, 20, **SIZES)
+    strategy = procedure_of(REPAIR, 20, **SIZES)
     images, texts, held = rows(20, 1), rows(20, 2), np.array([4, 9, 1, 15, 7, 12, 3, 18])
-    memory, pairs = procedure.memories[0], (torch.from_numpy(images), torch.from_numpy(texts))
+    memory, pairs = strategy.memories[0], (torch.from_numpy(images), torch.from_numpy(texts))
     memory.push(pairs[1][held], pairs[0][held], held)  # as they were an epoch before
     memory.push(pairs[0][held], pairs[1][held], held)
-    got = procedure.correlation(memory, *pairs, np.arange(20))
+    got = strategy.correlation(memory, *pairs, np.arange(20))
     for i in range(20):
         others = held[held != i]
         assert got[i] == pytest.approx(spearman(images[i], texts[i], images[others], texts[others]), abs=1e-5)
-    asked = procedure.correlation(memory, *pairs, None)
+    asked = strategy.correlation(memory, *pairs, None)
     assert asked[4] == pytest.approx(spearman(images[4], texts[4], images[held], texts[held]), abs=1e-5)
     assert asked[4] > got[4]
 
 
 @pytest.mark.parametrize("held", [0, 1, 2, 6])
 def test_a_memory_too_small_or_too_alike_to_rank_trusts_all(held: int) -> None:
-    procedure, alike = procedure_of(REPAIR, 6, **SIZES), vectors(1, 1).repeat(6, 1)
-    procedure.memories[0].push(alike[:held], vectors(held, 2), np.arange(held))
-    assert procedure.correlation(procedure.memories[0], alike, vectors(6, 4), np.arange(6)).tolist() == [1.0] * 6
+    strategy, alike = procedure_of(REPAIR, 6, **SIZES), vectors(1, 1).repeat(6, 1)
+    strategy.memories[0].push(alike[:held], vectors(held, 2), np.arange(held))
+    assert strategy.correlation(strategy.memories[0], alike, vectors(6, 4), np.arange(6)).tolist() == [1.0] * 6
 
 
 def test_labels_of_one_network_train_the_other() -> None:
     n = 30
-    procedure, view = begun(REPAIR, n, **SIZES)
-    procedure.w = np.random.default_rng(1).random((2, n)).astype(np.float32)
-    value = procedure.judge(view)
+    strategy, view = begun(REPAIR, n, **SIZES)
+    strategy.w = np.random.default_rng(1).random((2, n)).astype(np.float32)
+    value = strategy.judge(view)
     labels = []
-    for k, memory in enumerate(procedure.memories):
+    for k, memory in enumerate(strategy.memories):
         held = memory.rows[memory.rows >= 0]
-        assert sorted(held.tolist()) == np.flatnonzero(procedure.w[k] > 0.5).tolist()  # the clean ones
+        assert sorted(held.tolist()) == np.flatnonzero(strategy.w[k] > 0.5).tolist()  # the clean ones
         images, texts = view.encoded(k).images.vectors, view.encoded(k).texts.vectors
         others = [np.setdiff1d(held, [i]) for i in range(n)]
         c = np.array([spearman(images[i], texts[i], images[at], texts[at]) for i, at in enumerate(others)])
         labels.append(correspondence_of_ranks(c, *ends_of_ranks(c)))
-    np.testing.assert_allclose(procedure.y[0], labels[1], atol=1e-3)
-    np.testing.assert_allclose(procedure.y[1], labels[0], atol=1e-3)
-    np.testing.assert_allclose(value, (np.mean(labels, axis=0) + procedure.w.mean(axis=0)) / 2, atol=1e-3)
+    np.testing.assert_allclose(strategy.y[0], labels[1], atol=1e-3)
+    np.testing.assert_allclose(strategy.y[1], labels[0], atol=1e-3)
+    np.testing.assert_allclose(value, (np.mean(labels, axis=0) + strategy.w.mean(axis=0)) / 2, atol=1e-3)
 
 
 # -- half-replacing -------------------------------------------------------------------------------------------------
 
 
-def replaced_by_hand(procedure: Any, view: EpochContext, f: Any, *, image: bool) -> Tensor:
+def replaced_by_hand(strategy: Any, view: EpochContext, f: Any, *, image: bool) -> Tensor:
     """Eq. 10 to 13, pair by pair."""
-    memory = procedure.memories[0]
+    memory = strategy.memories[0]
     images, texts = (x[memory.rows >= 0].numpy() for x in (memory.images, memory.texts))
     same, other = (texts, images) if image else (images, texts)
     kept = (f.texts if image else f.images).detach().numpy()
     nearest = [sorted(range(len(same)), key=lambda j: float(np.linalg.norm(same[j] - z))) for z in kept]
-    within = procedure.method.neighbours
+    within = strategy.method.neighbours
     chosen = [max(near[:within], key=lambda j: float(other[j] @ z)) for near, z in zip(nearest, kept, strict=True)]
     given = other[chosen]
     pairs = zip(*((given, kept) if image else (kept, given)), strict=True)
     y = [spearman(*pair, images, texts) for pair in pairs]
-    labels = torch.from_numpy(correspondence_of_ranks(np.array(y), *procedure.ends[0]))
+    labels = torch.from_numpy(correspondence_of_ranks(np.array(y), *strategy.ends[0]))
     new = torch.from_numpy(given)
     S = new @ f.texts.T if image else f.images @ new.T
     rows = memory.rows[chosen]
     excluded = torch.tensor([[a == b for b in rows] for a in rows]).fill_diagonal_(False)
-    return procedure.pair_objective(S, labels, excluded).mean()
+    return strategy.pair_objective(S, labels, excluded).mean()
 
 
 def with_memory(n: int, **settings: Any) -> tuple[Any, EpochContext]:
-    procedure, view = begun(REPAIR, n, **{**SIZES, **settings})
-    procedure.memories[0].push(vectors(20, 1), vectors(20, 2), np.arange(20))
-    procedure.ends[0] = (0.0, 0.4)
-    procedure.split_known = True
-    return procedure, view
+    strategy, view = begun(REPAIR, n, **{**SIZES, **settings})
+    strategy.memories[0].push(vectors(20, 1), vectors(20, 2), np.arange(20))
+    strategy.ends[0] = (0.0, 0.4)
+    strategy.split_known = True
+    return strategy, view
 
 
 @pytest.mark.parametrize("image", [True, False])
 @pytest.mark.parametrize("neighbours", [1, 5, 20, 50])
 def test_the_replacement_is_the_best_of_the_nearest(neighbours: int, image: bool) -> None:
-    procedure, view = with_memory(40, neighbours=neighbours)
+    strategy, view = with_memory(40, neighbours=neighbours)
     f = view.forward(0, np.arange(24, 38), seed=1)
-    got, want = procedure.replaced(view, 0, f, image=image), replaced_by_hand(procedure, view, f, image=image)
+    got, want = strategy.replaced(view, 0, f, image=image), replaced_by_hand(strategy, view, f, image=image)
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
     parameters, how = list(view.networks[0].model.parameters()), {"materialize_grads": True, "retain_graph": True}
     slopes = [torch.autograd.grad(loss, parameters, **how) for loss in (got, want)]
@@ -265,17 +265,17 @@ def test_the_replacement_is_the_best_of_the_nearest(neighbours: int, image: bool
 
 
 def test_only_pairs_below_eta_in_both_networks_are_replaced_and_clean_ones_are_remembered() -> None:
-    procedure, view = with_memory(40, eta=0.3, noisy_weight=0.2, memory=24)
-    procedure.y = np.random.default_rng(1).random((2, 40)).astype(np.float32)
-    procedure.w[:, 30:] = [[0.1] * 10, [0.1, 0.2, 0.4, 0.29, 0.9, 0.31, 0.0, 0.5, 0.2, 0.6]]
+    strategy, view = with_memory(40, eta=0.3, noisy_weight=0.2, memory=24)
+    strategy.y = np.random.default_rng(1).random((2, 40)).astype(np.float32)
+    strategy.w[:, 30:] = [[0.1] * 10, [0.1, 0.2, 0.4, 0.29, 0.9, 0.31, 0.0, 0.5, 0.2, 0.6]]
     clean, noisy = parts(view, np.arange(20, 29), np.arange(30, 40))
     mismatched = noisy.select(np.isin(noisy.rows, [30, 31, 33, 36, 38]))
     assert len(mismatched.rows) == 5
-    expected = procedure.pair_loss(clean, clean.of(procedure.y[0]))
+    expected = strategy.pair_loss(clean, clean.of(strategy.y[0]))
     for image in (True, False):
-        expected = expected + 0.2 * replaced_by_hand(procedure, view, mismatched, image=image)
-    torch.testing.assert_close(procedure.split_loss(view, 0, clean, noisy), expected, rtol=1e-4, atol=1e-5)
-    held = procedure.memories[0]
+        expected = expected + 0.2 * replaced_by_hand(strategy, view, mismatched, image=image)
+    torch.testing.assert_close(strategy.split_loss(view, 0, clean, noisy), expected, rtol=1e-4, atol=1e-5)
+    held = strategy.memories[0]
     assert sorted(held.rows.tolist()) == list(range(5, 29))  # the oldest five have made room
     at = places(held.rows, clean.rows)
     np.testing.assert_allclose(held.images[at], clean.images.detach().numpy(), atol=1e-6)
@@ -283,14 +283,14 @@ def test_only_pairs_below_eta_in_both_networks_are_replaced_and_clean_ones_are_r
 
 
 def test_half_replacing_begins_behind_the_epoch_that_was_asked_for_and_a_single_pair_has_no_negative() -> None:
-    procedure, view = with_memory(40, replace_after=1)
+    strategy, view = with_memory(40, replace_after=1)
     clean, noisy = parts(view, np.arange(8), np.arange(30, 36))
-    alone = procedure.pair_loss(clean, clean.of(procedure.y[0]))
+    alone = strategy.pair_loss(clean, clean.of(strategy.y[0]))
     for mismatched, epoch in ((0, 2), (1, 2), (10, 1)):
-        procedure.w[:, 30 : 30 + mismatched], view.epoch = 0, epoch
-        torch.testing.assert_close(procedure.split_loss(view, 0, clean, noisy), alone)
+        strategy.w[:, 30 : 30 + mismatched], view.epoch = 0, epoch
+        torch.testing.assert_close(strategy.split_loss(view, 0, clean, noisy), alone)
     view.epoch = 2
-    assert procedure.split_loss(view, 0, clean, noisy).item() > alone.item()
+    assert strategy.split_loss(view, 0, clean, noisy).item() > alone.item()
 
 
 # -- use ------------------------------------------------------------------------------------------------------------
@@ -317,11 +317,11 @@ def test_rematching_offers_the_other_half_of_what_is_near(is_image: bool, k: int
 
 def started_pc2(n: int = 40, clean: int = 24, **settings: Any) -> tuple[Any, EpochContext]:
     """The first ``clean`` pairs are clean for both networks."""
-    procedure, view = begun(PC2, n, **{"classes": 6, "class_tau": 0.3, **settings})
-    procedure.w[:] = np.where(np.arange(n) < clean, 0.9, 0.1)
-    procedure.y = np.random.default_rng(1).random((2, n)).astype(np.float32)
-    procedure.split_known = True
-    return procedure, view
+    strategy, view = begun(PC2, n, **{"classes": 6, "class_tau": 0.3, **settings})
+    strategy.w[:] = np.where(np.arange(n) < clean, 0.9, 0.1)
+    strategy.y = np.random.default_rng(1).random((2, n)).astype(np.float32)
+    strategy.split_known = True
+    return strategy, view
 
 
 # -- the classifier -------------------------------------------------------------------------------------------------
@@ -338,13 +338,13 @@ def test_the_classifier_is_a_cosine_over_its_temperature() -> None:
 
 @pytest.mark.parametrize(("reduction", "pseudo_weight"), [("mean", 1.0), ("mean", 0.0), ("sum", 1.0)])
 def test_the_classes_loss_by_hand_is_a_mean(reduction: str, pseudo_weight: float) -> None:
-    procedure, view = started_pc2(entropy_weight=7.0, reduction=reduction, pseudo_weight=pseudo_weight)
+    strategy, view = started_pc2(entropy_weight=7.0, reduction=reduction, pseudo_weight=pseudo_weight)
     f = view.forward(0, np.arange(9), seed=1)
     head: Any = view.networks[0].head
     p, q = head(f.images).softmax(dim=1), head(f.texts).softmax(dim=1)
     classification = torch.stack([-p[i, int(q[i].argmax())].log() for i in range(9)]).mean()
     entropy = -sum(m * m.log() for m in p.mean(dim=0))
-    torch.testing.assert_close(procedure.class_loss(view, 0, f, f), pseudo_weight * classification - 7.0 * entropy)
+    torch.testing.assert_close(strategy.class_loss(view, 0, f, f), pseudo_weight * classification - 7.0 * entropy)
     a, b = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([[0.0, 1.0], [0.0, 1.0]])
     assert 10 < oscillation(a, b)[0] < 1e3 and oscillation(a, b)[1] == 0  # finite where a class is ruled out
 
@@ -355,7 +355,7 @@ def test_the_classes_loss_by_hand_is_a_mean(reduction: str, pseudo_weight: float
 @pytest.mark.parametrize(("donor_by", "weight"), [("classes", 1.0), ("classes", 0.0), ("embeddings", 0.4)])
 def test_the_clean_pair_of_most_similar_prediction_or_image_lends_its_caption(donor_by: str, weight: float) -> None:
     """Margins are by the similarity; equal captions are no negatives."""
-    procedure, view = started_pc2(donor_by=donor_by, noisy_weight=weight)
+    strategy, view = started_pc2(donor_by=donor_by, noisy_weight=weight)
     clean, noisy = parts(view, np.arange(5, 15), np.arange(26, 36))
     head: Any = view.networks[0].head
     each = [head(x.images).softmax(dim=1) if donor_by == "classes" else x.images for x in (noisy, clean)]
@@ -364,10 +364,10 @@ def test_the_clean_pair_of_most_similar_prediction_or_image_lends_its_caption(do
     at = similar.argmax(axis=1)
     lenders, rows = clean.select(at), clean.rows[at]
     assert len(set(at.tolist())) > 2
-    expected = procedure.pair_loss(clean, clean.of(procedure.y[0])) + procedure.class_loss(view, 0, clean, clean)
+    expected = strategy.pair_loss(clean, clean.of(strategy.y[0])) + strategy.class_loss(view, 0, clean, clean)
     S, excluded = noisy.images @ lenders.texts.T, torch.from_numpy(rows[:, None] == rows).fill_diagonal_(False)
     expected = expected + weight * TripletLoss()(S, torch.from_numpy(similar.max(axis=1)), excluded).mean()  # eq. 5, 6
-    torch.testing.assert_close(procedure.split_loss(view, 0, clean, noisy), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(strategy.split_loss(view, 0, clean, noisy), expected, rtol=1e-4, atol=1e-5)
 
 
 # -- labels ---------------------------------------------------------------------------------------------------------
@@ -375,58 +375,58 @@ def test_the_clean_pair_of_most_similar_prediction_or_image_lends_its_caption(do
 
 def test_oscillation_is_against_the_epoch_before() -> None:
     """Half of the pairs change their class, the others stay: those have w_o near 1."""
-    procedure, view = started_pc2(n=80)
+    strategy, view = started_pc2(n=80)
     rng = np.random.default_rng(0)
     w = rng.uniform(0.05, 0.95, (2, 80)).astype(np.float32)
-    procedure.w = w.copy()
+    strategy.w = w.copy()
     before = np.eye(6, dtype=np.float32)[rng.integers(0, 6, 80)] * 0.7 + 0.05
     now = before * (1 + 0.1 * rng.random((80, 6)).astype(np.float32))
     now[:32] = np.roll(now[:32], 1, axis=1)
     now /= now.sum(axis=1, keepdims=True)
-    procedure.previous, procedure.p = np.stack([before] * 2), np.stack([now] * 2)
-    value = procedure.judge(view)
+    strategy.previous, strategy.p = np.stack([before] * 2), np.stack([now] * 2)
+    value = strategy.judge(view)
     o = (before * np.log(before / now)).sum(axis=1).clip(0)
     split = guarded_split(np.clip(o / np.quantile(o, 0.99), 0, 1))
     assert split.refused is None and (split.clean[32:] > 0.5).all()
     steady = np.where(split.clean >= 0.5, split.clean, 0)
     labels = np.where(w > 0.5, w + (1 - w) * steady, w)  # of clean pairs alone
-    np.testing.assert_allclose(procedure.y, labels[::-1], atol=1e-3)
+    np.testing.assert_allclose(strategy.y, labels[::-1], atol=1e-3)
     np.testing.assert_allclose(value, labels.mean(axis=0), atol=1e-3)
     clean, steady_pairs = w[::-1] > 0.5, np.arange(80) >= 32
-    assert (procedure.y[clean & steady_pairs] > 0.95).all() and (procedure.y[~clean & steady_pairs] <= 0.5).all()
-    procedure.p = procedure.previous  # nobody moves: that tells no pair from another
-    procedure.judge(view)
-    np.testing.assert_array_equal(procedure.y, w[::-1])
-    procedure.method.rectify = False
-    np.testing.assert_array_equal(procedure.judge(view), w.mean(axis=0))  # what it leaves is the same
-    assert (procedure.y == 1).all()
+    assert (strategy.y[clean & steady_pairs] > 0.95).all() and (strategy.y[~clean & steady_pairs] <= 0.5).all()
+    strategy.p = strategy.previous  # nobody moves: that tells no pair from another
+    strategy.judge(view)
+    np.testing.assert_array_equal(strategy.y, w[::-1])
+    strategy.method.rectify = False
+    np.testing.assert_array_equal(strategy.judge(view), w.mean(axis=0))  # what it leaves is the same
+    assert (strategy.y == 1).all()
 
 
 def test_a_pair_that_more_likely_moves_is_not_steady_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """Eq. 8."""
     split = GuardedSplit(np.array([0.2, 0.49, 0.5, 0.8]), None)
     monkeypatch.setattr("cleanpairs.methods.pc2.guarded_split", lambda *args: split)
-    procedure = procedure_of(PC2, 4, classes=6)
-    procedure.previous, procedure.w[:] = procedure.p, 0.6
-    assert procedure.judge(None).tolist() == pytest.approx([0.6, 0.6, 0.8, 0.92])
-    procedure.w[:] = 0.4
-    assert procedure.judge(None).tolist() == pytest.approx([0.4] * 4)  # eq. 8 is of clean pairs
-    procedure.clean_above = 0.3  # one threshold tau in the paper
-    assert procedure.judge(None).tolist() == pytest.approx([0.4, 0.694, 0.7, 0.88])
+    strategy = procedure_of(PC2, 4, classes=6)
+    strategy.previous, strategy.w[:] = strategy.p, 0.6
+    assert strategy.judge(None).tolist() == pytest.approx([0.6, 0.6, 0.8, 0.92])
+    strategy.w[:] = 0.4
+    assert strategy.judge(None).tolist() == pytest.approx([0.4] * 4)  # eq. 8 is of clean pairs
+    strategy.clean_above = 0.3  # one threshold tau in the paper
+    assert strategy.judge(None).tolist() == pytest.approx([0.4, 0.694, 0.7, 0.88])
 
 
 def test_predictions_of_every_epoch_are_kept_for_the_next_one() -> None:
-    procedure, view = begun(PC2, 40, warmup=3, classes=6)
+    strategy, view = begun(PC2, 40, warmup=3, classes=6)
     before = None
     for view.epoch in (1, 2, 3):
-        procedure.end_epoch(view)
-        np.testing.assert_array_equal(procedure.previous, before)
-        before = procedure.p.copy()
-        assert before.shape == (2, 40, 6) and not np.allclose(before, procedure.previous if view.epoch > 1 else 0)
+        strategy.end_epoch(view)
+        np.testing.assert_array_equal(strategy.previous, before)
+        before = strategy.p.copy()
+        assert before.shape == (2, 40, 6) and not np.allclose(before, strategy.previous if view.epoch > 1 else 0)
         np.testing.assert_allclose(before.sum(axis=2), 1, rtol=1e-5)
         for network in view.networks:
             network.head.weight.data.add_(0.3 * torch.randn_like(network.head.weight))  # type: ignore
-    assert procedure.split_known
+    assert strategy.split_known
 
 
 # -- use ------------------------------------------------------------------------------------------------------------
@@ -457,8 +457,8 @@ def test_losses_are_sums_over_the_pairs_where_the_paper_sums() -> None:
     """Eq. 6 and 9: with a sum, the entropy of the batch counts as often as one pair."""
     losses = {}
     for reduction in ("mean", "sum"):
-        procedure, view = started_pc2(reduction=reduction, entropy_weight=0.0, pseudo_weight=0.0)
+        strategy, view = started_pc2(reduction=reduction, entropy_weight=0.0, pseudo_weight=0.0)
         clean, noisy = parts(view, np.arange(8), np.arange(24, 32))
-        losses[reduction] = procedure.split_loss(view, 0, clean, noisy), procedure.warm_loss(view, 0, clean)
+        losses[reduction] = strategy.split_loss(view, 0, clean, noisy), strategy.warm_loss(view, 0, clean)
     for mean, total in zip(losses["mean"], losses["sum"], strict=True):
         torch.testing.assert_close(total, 8 * mean)

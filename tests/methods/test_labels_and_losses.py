@@ -46,36 +46,36 @@ def test_what_is_split_is_a_loss_of_the_whole_group_between_0_and_1() -> None:
         (GSC, {"networks": 1}, inconsistency),
         (CREAM, {"split_by": "infonce"}, cross_entropy),
     ):
-        procedure, view = begun(method, 30, **settings)
-        procedure.y[0] = y
+        strategy, view = begun(method, 30, **settings)
+        strategy.y[0] = y
         loss = loss_of(view).numpy()
         expected = (loss - loss.min()) / (loss.max() - loss.min())
-        np.testing.assert_allclose(procedure.losses(view, 0), expected, atol=1e-5)
+        np.testing.assert_allclose(strategy.losses(view, 0), expected, atol=1e-5)
 
 
 # -- NCR --------------------------------------------------------------------------------------------------------------
 
 
 def test_labels_of_ncr_are_rectified_by_the_other_networks_split() -> None:
-    procedure, view = begun(NCR, 30, margin=0.6)
-    procedure.w = known(2, 30)
-    value, w = procedure.judge(view), procedure.w[::-1]
+    strategy, view = begun(NCR, 30, margin=0.6)
+    strategy.w = known(2, 30)
+    value, w = strategy.judge(view), strategy.w[::-1]
     r = np.array([prediction(similarities(view, k), margin=0.6).numpy() for k in (0, 1)])
     assert len(set(r[0].round(3).tolist())) > 10  # the networks say different things of the pairs
-    np.testing.assert_allclose(procedure.y, np.where(w > 0.5, w + (1 - w) * r, r.mean(axis=0)), atol=1e-4)
-    np.testing.assert_allclose(value, procedure.w.mean(axis=0) * procedure.y.mean(axis=0), rtol=1e-5)
-    assert procedure.y.min() >= 0 and procedure.y.max() <= 1
+    np.testing.assert_allclose(strategy.y, np.where(w > 0.5, w + (1 - w) * r, r.mean(axis=0)), atol=1e-4)
+    np.testing.assert_allclose(value, strategy.w.mean(axis=0) * strategy.y.mean(axis=0), rtol=1e-5)
+    assert strategy.y.min() >= 0 and strategy.y.max() <= 1
 
 
 @pytest.mark.parametrize(("weight", "loss"), [(0.0, "triplet"), (0.3, "triplet"), (0.3, "rce")])
 def test_the_loss_of_ncr_is_that_of_clean_pairs_and_the_weighted_one_of_noisy_pairs(weight: float, loss: str) -> None:
-    procedure, view = begun(NCR, 30, noisy_weight=weight, clean_loss=loss, margin=0.3, curve=4.0, tau=0.2)
-    procedure.y = known(2, 30)
+    strategy, view = begun(NCR, 30, noisy_weight=weight, clean_loss=loss, margin=0.3, curve=4.0, tau=0.2)
+    strategy.y = known(2, 30)
     clean, noisy = parts(view, np.arange(10), np.arange(20, 26), 1)
     each = TripletLoss(margin=0.3, curve=4.0) if loss == "triplet" else InfoNCEWithRCE(tau=0.2)
-    of_clean, of_noisy = (each(p.similarity(), p.of(procedure.y[1]), p.excluded).mean() for p in (clean, noisy))
-    torch.testing.assert_close(procedure.split_loss(view, 1, clean, noisy), of_clean + weight * of_noisy)
-    torch.testing.assert_close(procedure.split_loss(view, 1, clean, None), of_clean)
+    of_clean, of_noisy = (each(p.similarity(), p.of(strategy.y[1]), p.excluded).mean() for p in (clean, noisy))
+    torch.testing.assert_close(strategy.split_loss(view, 1, clean, noisy), of_clean + weight * of_noisy)
+    torch.testing.assert_close(strategy.split_loss(view, 1, clean, None), of_clean)
 
 
 # -- DECL -------------------------------------------------------------------------------------------------------------
@@ -97,16 +97,16 @@ def test_expected_probability_by_hand(n: int, excluding: bool) -> None:
 
 
 def test_decl_takes_every_pair_once_an_epoch_weighed_by_its_posterior() -> None:
-    procedure, view = begun(DECL, 30, evidence_tau=0.2, kl_weight=0.01)
-    procedure.w[0], procedure.split_known = known(30), True
-    batches = procedure.batches(view, 0)
+    strategy, view = begun(DECL, 30, evidence_tau=0.2, kl_weight=0.01)
+    strategy.w[0], strategy.split_known = known(30), True
+    batches = strategy.batches(view, 0)
     assert sorted(np.concatenate([b[0] for b in batches]).tolist()) == list(range(30))
     f = view.forward(0, np.arange(9), seed=1)
     each = EvidentialLoss(tau=0.2, kl_weight=0.01)(f.similarity(), torch.ones(9))
-    w = torch.from_numpy(procedure.w[0][f.rows])
-    torch.testing.assert_close(procedure.loss(view, 0, (np.arange(9),), 1), (w * each).sum() / w.sum())
-    procedure.w[0] = 0
-    assert float(procedure.loss(view, 0, (np.arange(9),), 1).detach()) == 0
+    w = torch.from_numpy(strategy.w[0][f.rows])
+    torch.testing.assert_close(strategy.loss(view, 0, (np.arange(9),), 1), (w * each).sum() / w.sum())
+    strategy.w[0] = 0
+    assert float(strategy.loss(view, 0, (np.arange(9),), 1).detach()) == 0
     for tau in (0.012, float("nan")):  # float32 does not hold its exponentials
         assert_raises(ConfigError, r"evidence_tau of decl must be .*0\.0125, found", DECL(evidence_tau=tau).validate)
 
@@ -164,13 +164,13 @@ def test_anchors_that_say_nothing_give_zeros(case: str, n: int) -> None:
 
 
 def test_clean_pairs_keep_1_and_the_value_joins_split_and_consistency() -> None:
-    procedure, view = begun(BiCro, 40)
-    procedure.w = known(2, 40)
-    value, each = procedure.judge(view), []
-    for k, w in enumerate(procedure.w):
+    strategy, view = begun(BiCro, 40)
+    strategy.w = known(2, 40)
+    value, each = strategy.judge(view), []
+    for k, w in enumerate(strategy.w):
         encoded = view.encoded(k)
-        y = procedure.estimate(encoded.images.vectors, encoded.texts.vectors, w, view.seed(11, k))
-        np.testing.assert_array_equal(procedure.y[1 - k], np.where(w > 0.5, 1, y))
+        y = strategy.estimate(encoded.images.vectors, encoded.texts.vectors, w, view.seed(11, k))
+        np.testing.assert_array_equal(strategy.y[1 - k], np.where(w > 0.5, 1, y))
         each.append(w * (1 + y) / 2)
     np.testing.assert_allclose(value, np.mean(each, axis=0), rtol=1e-5)
 
@@ -203,38 +203,38 @@ def test_the_geometric_loss_and_the_consistency_against_a_loop(excluding: bool) 
 
 
 def test_labels_are_the_lower_of_two_running_means_and_those_of_the_other_network() -> None:
-    procedure, view = begun(GSC, 30, beta=0.7)
-    w = procedure.w = known(2, 30)
-    p, value = probabilities_of_both(view), procedure.judge(view)
+    strategy, view = begun(GSC, 30, beta=0.7)
+    w = strategy.w = known(2, 30)
+    p, value = probabilities_of_both(view), strategy.judge(view)
     a, b = 0.7 * w + 0.3, 0.7 * np.stack(p) + 0.3  # both were 1
     for k in range(2):
-        np.testing.assert_allclose(procedure.y[1 - k], np.minimum(a[k], b[k]), rtol=1e-4)
+        np.testing.assert_allclose(strategy.y[1 - k], np.minimum(a[k], b[k]), rtol=1e-4)
     np.testing.assert_allclose(value, (a + b).mean(axis=0) / 2, rtol=1e-4)
-    procedure.judge(view)
-    np.testing.assert_allclose(procedure.a, 0.7 * w + 0.3 * a, rtol=1e-4)
-    np.testing.assert_allclose(procedure.b, 0.7 * np.stack(p) + 0.3 * b, rtol=1e-4)
+    strategy.judge(view)
+    np.testing.assert_allclose(strategy.a, 0.7 * w + 0.3 * a, rtol=1e-4)
+    np.testing.assert_allclose(strategy.b, 0.7 * np.stack(p) + 0.3 * b, rtol=1e-4)
 
 
 @pytest.mark.parametrize("gamma", [0.0, 2.0])
 def test_the_loss_of_a_batch_of_gsc(gamma: float) -> None:
-    procedure, view = begun(GSC, 30, gamma=gamma, tau=0.1)
-    procedure.y = known(2, 30)
+    strategy, view = begun(GSC, 30, gamma=gamma, tau=0.1)
+    strategy.y = known(2, 30)
     f = view.forward(1, np.arange(8), seed=4)
-    y = f.of(procedure.y[1])
+    y = f.of(strategy.y[1])
     expected = InfoNCELoss(tau=0.1)(f.similarity(), y, f.excluded)
     expected = expected + gamma * geometric_loss(*within(f), y, f.excluded)
-    torch.testing.assert_close(procedure.loss(view, 1, (np.arange(8),), 4), expected.mean())
+    torch.testing.assert_close(strategy.loss(view, 1, (np.arange(8),), 4), expected.mean())
 
 
 def test_figures_of_the_training_batches() -> None:
     """``label_pass="batch"``: c and p are those of the batch that a pair was trained in."""
-    procedure, view = begun(GSC, 30, label_pass="batch", networks=1)
+    strategy, view = begun(GSC, 30, label_pass="batch", networks=1)
     for rows in (np.arange(16), np.arange(16, 30)):
-        procedure.loss(view, 0, (rows,), 4)
+        strategy.loss(view, 0, (rows,), 4)
         f = view.forward(0, rows, seed=4)
-        np.testing.assert_allclose(procedure.p[0, f.rows], matching_probability(f.similarity(), 0.07), rtol=1e-5)
+        np.testing.assert_allclose(strategy.p[0, f.rows], matching_probability(f.similarity(), 0.07), rtol=1e-5)
         c = structure_consistency(*within(f), torch.ones(len(rows)))
-        np.testing.assert_allclose(procedure.c[0, f.rows], c, rtol=1e-5)
+        np.testing.assert_allclose(strategy.c[0, f.rows], c, rtol=1e-5)
 
 
 # -- CREAM ------------------------------------------------------------------------------------------------------------
@@ -267,33 +267,33 @@ def test_the_loss_of_cream_against_a_loop(phi: float, excluding: bool) -> None:
 
 def split_in_three(n: int = 30, **settings: Any) -> tuple[Any, Any]:
     """Both networks take the first half for clean, B the next fifth."""
-    procedure, view = begun(CREAM, n, **settings)
+    strategy, view = begun(CREAM, n, **settings)
     rng = np.random.default_rng(1)
     low, high = rng.uniform(0, 0.4, (2, n)), rng.uniform(0.6, 1, (2, n))
-    procedure.w = np.where(np.arange(n) < np.array([[n // 2], [n * 7 // 10]]), high, low).astype(np.float32)
-    procedure.judge(view)
-    procedure.split_known = True
-    return procedure, view
+    strategy.w = np.where(np.arange(n) < np.array([[n // 2], [n * 7 // 10]]), high, low).astype(np.float32)
+    strategy.judge(view)
+    strategy.split_known = True
+    return strategy, view
 
 
 def test_labels_of_the_three_kinds_by_hand() -> None:
-    procedure, view = split_in_three()
-    kind = procedure.kinds()
+    strategy, view = split_in_three()
+    kind = strategy.kinds()
     assert kind.tolist() == [CLEAN] * 15 + [HARD] * 6 + [NOISY] * 9
-    value, p = procedure.judge(view), probabilities_of_both(view)
-    w_a, w_b = procedure.w
+    value, p = strategy.judge(view), probabilities_of_both(view)
+    w_a, w_b = strategy.w
     v, mean = (w_a + w_b) / 2, (p[0] + p[1]) / 2
     for own, (own_p, other_w) in enumerate(((p[0], w_b), (p[1], w_a))):
         expected = [other_w + (1 - other_w) * own_p, v + (1 - v) * own_p, mean]
-        np.testing.assert_allclose(procedure.y[own], np.choose(kind, expected), rtol=1e-4)
+        np.testing.assert_allclose(strategy.y[own], np.choose(kind, expected), rtol=1e-4)
     np.testing.assert_allclose(value, np.choose(kind, [v + (1 - v) * mean, v + (1 - v) * mean, mean]), rtol=1e-4)
 
 
 @pytest.mark.parametrize(("behind", "kinds"), [(1, {CLEAN}), (3, {CLEAN, HARD}), (5, {CLEAN, HARD, NOISY})])
 def test_kinds_join_in_their_order(behind: int, kinds: set[int]) -> None:
-    procedure, view = split_in_three(hard_after=2, noisy_after=4, warmup=4)
+    strategy, view = split_in_three(hard_after=2, noisy_after=4, warmup=4)
     view.epoch = 4 + behind
-    kind, batches = procedure.kinds(), procedure.batches(view, 0)
+    kind, batches = strategy.kinds(), strategy.batches(view, 0)
     seen: dict[int, list[int]] = {}
     for rows in itertools.chain(*batches):
         assert len(set(kind[rows])) == 1  # each kind is a batch of its own
@@ -307,32 +307,32 @@ def test_kinds_join_in_their_order(behind: int, kinds: set[int]) -> None:
 
 @pytest.mark.parametrize("behind", [1, 5])
 def test_the_loss_of_a_batch_of_each_kind(behind: int) -> None:
-    procedure, view = split_in_three(hard_after=2, noisy_after=4, warmup=4, tau=0.2)
-    procedure.y = np.random.default_rng(2).uniform(0, 0.2, (2, 30)).astype(np.float32)  # so that some weights pass phi
+    strategy, view = split_in_three(hard_after=2, noisy_after=4, warmup=4, tau=0.2)
+    strategy.y = np.random.default_rng(2).uniform(0, 0.2, (2, 30)).astype(np.float32)  # so that some weights pass phi
     view.epoch = 4 + behind
-    batch = tuple(np.flatnonzero(procedure.kinds() == k) for k in (CLEAN, HARD, NOISY))
-    f, phi, expected = view.forward(1, *batch, seed=4), float(procedure.y[1].mean()), 0.0
+    batch = tuple(np.flatnonzero(strategy.kinds() == k) for k in (CLEAN, HARD, NOISY))
+    f, phi, expected = view.forward(1, *batch, seed=4), float(strategy.y[1].mean()), 0.0
     for k in range(3):
         part = f.select(f.source == k)
         least = float("inf") if k == 0 and behind <= 2 else phi
-        y = part.of(procedure.y[1])
+        y = part.of(strategy.y[1])
         loss = spread_cross_entropy(part.similarity(), y, 0.2, least, part.excluded)
         if least == phi:
             bare = spread_cross_entropy(part.similarity(), y, 0.2, float("inf"), part.excluded)
             assert bool((loss > bare + 1e-4).any())  # something does spread
         expected += loss.mean()
-    torch.testing.assert_close(procedure.loss(view, 1, batch, 4), expected)
+    torch.testing.assert_close(strategy.loss(view, 1, batch, 4), expected)
 
 
 def test_nothing_is_filtered_where_nearly_all_are_clean() -> None:
-    procedure, view = split_in_three(tau=0.2)
-    procedure.w[:] = np.where(np.arange(30) < 28, 0.9, 0.1)
-    procedure.judge(view)
+    strategy, view = split_in_three(tau=0.2)
+    strategy.w[:] = np.where(np.arange(30) < 28, 0.9, 0.1)
+    strategy.judge(view)
     view.epoch, rows = 5, np.arange(8)
     f = view.forward(0, rows, seed=4)
-    y = f.of(procedure.y[0])
+    y = f.of(strategy.y[0])
     expected = spread_cross_entropy(f.similarity(), y, 0.2, 0.0, f.excluded).mean()
-    torch.testing.assert_close(procedure.loss(view, 0, (rows,), 4), expected)
+    torch.testing.assert_close(strategy.loss(view, 0, (rows,), 4), expected)
 
 
 # -- NPC --------------------------------------------------------------------------------------------------------------
@@ -346,34 +346,34 @@ def test_weights_of_npc_by_hand() -> None:
 
 
 def with_bank(n: int = 30, **settings: Any) -> tuple[Any, Any]:
-    procedure, view = begun(NPC, n, **settings)
-    procedure.w[0] = np.where(np.arange(n) % 3 == 0, 0.95, 0.85)
-    procedure.judge(view)
-    procedure.split_known = True
-    return procedure, view
+    strategy, view = begun(NPC, n, **settings)
+    strategy.w[0] = np.where(np.arange(n) % 3 == 0, 0.95, 0.85)
+    strategy.judge(view)
+    strategy.split_known = True
+    return strategy, view
 
 
 def test_the_bank_is_the_nearest_trusted_pair_by_image_and_by_text_and_is_built_once() -> None:
-    procedure, view = with_bank()
+    strategy, view = with_bank()
     encoded, bank = view.encoded(0), np.arange(0, 30, 3)
     for k, z in enumerate((encoded.images.vectors, encoded.texts.vectors)):
         distances = np.linalg.norm(z[:, None] - z[bank], axis=2)
-        assert procedure.nearest[k].tolist() == bank[distances.argmin(axis=1)].tolist()
-    assert (procedure.nearest[:, bank] == bank).all()  # a trusted pair is its own neighbour, as in the paper
-    before = procedure.nearest.copy()
-    procedure.w[0] = 0.95
-    procedure.judge(view)
-    assert (procedure.nearest == before).all()
+        assert strategy.nearest[k].tolist() == bank[distances.argmin(axis=1)].tolist()
+    assert (strategy.nearest[:, bank] == bank).all()  # a trusted pair is its own neighbour, as in the paper
+    before = strategy.nearest.copy()
+    strategy.w[0] = 0.95
+    strategy.judge(view)
+    assert (strategy.nearest == before).all()
 
 
 def test_the_step_is_adamws_and_is_taken_back() -> None:
-    procedure, view = with_bank(lr=0.01, weight_decay=0.1)
+    strategy, view = with_bank(lr=0.01, weight_decay=0.1)
     model, rows, objective = view.networks[0].model, np.arange(8), InfoNCELoss(tau=0.07)
     model.register_buffer("batches", torch.zeros(()))  # as batch norm counts them
     model.register_forward_hook(lambda *_: model.batches.add_(1) and None)
-    banks = procedure.nearest[:, rows]
+    banks = strategy.nearest[:, rows]
     kept = {k: v.clone() for k, v in model.state_dict().items()}
-    weight = procedure.tried(view, rows, banks, seed=5)
+    weight = strategy.tried(view, rows, banks, seed=5)
     assert [k for k, v in model.state_dict().items() if not torch.equal(v, kept[k])] == []
 
     def losses() -> torch.Tensor:
@@ -393,16 +393,16 @@ def test_the_step_is_adamws_and_is_taken_back() -> None:
 
 
 def test_the_loss_weighs_the_batch_and_adds_both_banks() -> None:
-    procedure, view = with_bank(lr=0.05)
-    got = procedure.loss(view, 0, (rows := np.arange(10),), 7)
+    strategy, view = with_bank(lr=0.05)
+    got = strategy.loss(view, 0, (rows := np.arange(10),), 7)
     got.backward()
     assert any(p.grad is not None and p.grad.abs().max() > 0 for p in view.networks[0].parameters())
-    weight = procedure.tried(view, rows, procedure.nearest[:, rows], 7)
+    weight = strategy.tried(view, rows, strategy.nearest[:, rows], 7)
     assert len(set(weight.tolist())) > 2 and weight.max() <= 1
-    np.testing.assert_array_equal(procedure.weight[rows], weight)
-    assert (procedure.weight[10:] == 1).all()
+    np.testing.assert_array_equal(strategy.weight[rows], weight)
+    assert (strategy.weight[10:] == 1).all()
     total, objective = 0.0, InfoNCELoss(tau=0.07)
-    for k, at in enumerate((rows, *procedure.nearest[:, rows])):
+    for k, at in enumerate((rows, *strategy.nearest[:, rows])):
         f = view.forward(0, at, seed=7)
         each = objective(f.similarity(), torch.ones(len(at)), f.excluded)
         total += float((each.detach() * (weight[f.rows] if k == 0 else 1)).mean())
@@ -410,10 +410,10 @@ def test_the_loss_weighs_the_batch_and_adds_both_banks() -> None:
 
 
 def test_without_a_warm_up_the_bank_is_built_before_the_first_epoch_whose_labels_count() -> None:
-    procedure, view = begun(NPC, 30, warmup=0, label_epochs=1)
+    strategy, view = begun(NPC, 30, warmup=0, label_epochs=1)
     view.epoch = 1
-    procedure.start_epoch(view)
-    assert procedure.split_known and len(np.unique(procedure.value())) > 1
+    strategy.start_epoch(view)
+    assert strategy.split_known and len(np.unique(strategy.value())) > 1
     late = procedure_of(NPC, 30, warmup=2)
     late.start_epoch(view)
     assert not late.split_known
@@ -452,22 +452,22 @@ def test_the_refiner_of_in2r_against_numpy() -> None:
 
 
 def after_the_split(n: int = 30, **settings: Any) -> tuple[Any, Any]:
-    procedure, view = begun(IN2R, n, **settings)
-    procedure.w, procedure.split_known = known(2, n), True
-    return procedure, view
+    strategy, view = begun(IN2R, n, **settings)
+    strategy.w, strategy.split_known = known(2, n), True
+    return strategy, view
 
 
 @pytest.mark.parametrize("k", [3, 99])  # 99 are more than the memory holds
 def test_the_noisy_loss_of_in2r_against_numpy(k: int) -> None:
-    procedure, view = after_the_split(neighbours=k, memory=10, tau=0.2, noisy_weight=0.7, within_weight=0.0)
+    strategy, view = after_the_split(neighbours=k, memory=10, tau=0.2, noisy_weight=0.7, within_weight=0.0)
     encoded, network = view.encoded(0), view.networks[0]
     images, texts = (np.array(x.vectors) for x in (encoded.images, encoded.texts))
     remembered, clean, noisy = np.arange(10, 20), np.arange(20, 28), np.arange(6)
-    procedure.memories[0].push(torch.from_numpy(images[remembered]), torch.from_numpy(texts[remembered]), remembered)
-    procedure.w[:, clean] = 0.51  # below the clean pairs' mean: the memory stays as it is
+    strategy.memories[0].push(torch.from_numpy(images[remembered]), torch.from_numpy(texts[remembered]), remembered)
+    strategy.w[:, clean] = 0.51  # below the clean pairs' mean: the memory stays as it is
     network.head.eval()
-    got = procedure.loss(view, 0, (clean, clean, noisy), 4).item()
-    assert procedure.memories[0].rows.tolist() == remembered.tolist()
+    got = strategy.loss(view, 0, (clean, clean, noisy), 4).item()
+    assert strategy.memories[0].rows.tolist() == remembered.tolist()
     expected = nce(images[clean] @ texts[clean].T, 0.2).mean()
     for z, partners, refiner in ((images, texts, network.head[0]), (texts, images, network.head[1])):
         near = [sorted(remembered, key=lambda j: -z[i] @ z[j])[:k] for i in noisy]
@@ -479,7 +479,7 @@ def test_the_noisy_loss_of_in2r_against_numpy(k: int) -> None:
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_the_clean_loss_of_in2r_pairs_both_passes_row_by_row(reduction: str) -> None:
     """Words are dropped anew in the second pass, which packs the pairs in another order."""
-    procedure, view = after_the_split(noisy_weight=0.0, clean_loss="triplet", within_weight=2.0, reduction=reduction)
+    strategy, view = after_the_split(noisy_weight=0.0, clean_loss="triplet", within_weight=2.0, reduction=reduction)
     view.networks[0].model.text_drop = 0.5
     rows = np.arange(12)
     f = view.forward(0, rows, rows, np.arange(12, 16), seed=3)
@@ -494,42 +494,42 @@ def test_the_clean_loss_of_in2r_pairs_both_passes_row_by_row(reduction: str) -> 
         return np.asarray(np.maximum(hinge, 0).max(axis=2).sum(axis=0))
 
     expected = hardest(z[a] @ t[a].T, 0.2) + 2 * (hardest(z[a] @ z[b].T, 0.3) + hardest(t[a] @ t[b].T, 0.3))
-    got = procedure.loss(view, 0, (rows, rows, np.arange(12, 16)), 3).item()
+    got = strategy.loss(view, 0, (rows, rows, np.arange(12, 16)), 3).item()
     assert got == pytest.approx(float(getattr(expected, reduction)()), rel=1e-4)
 
 
 def test_in2r_what_the_other_network_calls_clean_is_trained_on_and_its_surest_part_is_remembered() -> None:
-    procedure, view = after_the_split()
+    strategy, view = after_the_split()
     f = view.forward(0, np.arange(30), seed=4)
-    procedure.remember(0, f)
-    other = procedure.w[1]
+    strategy.remember(0, f)
+    other = strategy.w[1]
     sure = np.flatnonzero(other >= other[other > 0.5].mean())
     assert 0 < len(sure) < (other > 0.5).sum()
-    for batch in procedure.batches(view, 0):  # they hold the clean pairs twice
+    for batch in strategy.batches(view, 0):  # they hold the clean pairs twice
         assert len(batch) == 3 and batch[0] is batch[1]
         assert (other[batch[0]] > 0.5).all() and (other[batch[2]] <= 0.5).all()
-    memory = procedure.memories[0]
+    memory = strategy.memories[0]
     held = memory.rows[memory.rows >= 0].tolist()
-    assert sorted(held) == sure.tolist() and not len(procedure.memories[1])
+    assert sorted(held) == sure.tolist() and not len(strategy.memories[1])
     torch.testing.assert_close(memory.texts[: len(held)], f.texts.detach()[[f.rows.tolist().index(r) for r in held]])
 
 
 def test_the_warm_up_of_in2r_is_nce_between_and_within_the_modalities() -> None:
-    procedure, view = begun(IN2R, 30, tau=0.2, within_weight=1.0)
+    strategy, view = begun(IN2R, 30, tau=0.2, within_weight=1.0)
     rows = np.arange(8)
     f = view.forward(0, rows, rows, seed=3)
     first, again = f.select(f.source == 0), f.select(f.source == 1)
     assert first.rows.tolist() == again.rows.tolist()  # nothing is dropped
     z, t = first.images.detach().numpy(), first.texts.detach().numpy()
     expected = nce(z @ t.T, 0.2) + nce(z @ z.T, 0.2) + nce(t @ t.T, 0.2)
-    assert procedure.loss(view, 0, (rows, rows), 3).item() == pytest.approx(expected.mean(), rel=1e-4)
+    assert strategy.loss(view, 0, (rows, rows), 3).item() == pytest.approx(expected.mean(), rel=1e-4)
 
 
 def test_gradients_of_in2r_reach_the_towers_and_both_refiners() -> None:
-    procedure, view = after_the_split(neighbours=3)
-    procedure.remember(0, view.forward(0, np.arange(30), seed=1))
-    assert len(procedure.memories[0]) >= 3
-    procedure.loss(view, 0, (np.arange(8), np.arange(8), np.arange(8, 16)), 4).backward()
+    strategy, view = after_the_split(neighbours=3)
+    strategy.remember(0, view.forward(0, np.arange(30), seed=1))
+    assert len(strategy.memories[0]) >= 3
+    strategy.loss(view, 0, (np.arange(8), np.arange(8), np.arange(8, 16)), 4).backward()
     for name, p in view.networks[0].named_parameters():
         if "in_proj" in name or "linear.weight" in name:
             assert p.grad is not None and p.grad.abs().max() > 0, name

@@ -37,14 +37,14 @@ def started(*, odd: bool = False, **settings: Any) -> tuple[Any, EpochContext]:
     pairs, ids = corpus(40, 0), np.arange(40)
     method.tokenizer_ = Captions(Tokenizer(WORDS))
     data = TrainingData(pairs.images.array(), method.tokenizer_.encode(pairs.captions), ids, ids, ids)
-    procedure = method._procedure(data)
-    procedure.split_known = True
-    view = view_of(procedure, 40)
+    strategy = method._make_strategy(data)
+    strategy.split_known = True
+    view = view_of(strategy, 40)
     if odd:
         words = [[*c.split(), *["word1"] * (i % 3 == 0)] for i, c in enumerate(pairs.captions)]
         captions = [" ".join(told[i % 4 == 0 :]) for i, told in enumerate(words)]
         view.data = replace(data, tokens=method.tokenizer_.encode(captions))
-    return procedure, view
+    return strategy, view
 
 
 def gradients(loss: Tensor, module: nn.Module) -> Tensor:
@@ -58,12 +58,12 @@ def test_slopes_are_the_derivatives_along_the_meta_gradient(text_drop: float) ->
 
     Captions are of unlike lengths and lose words in training: packing then changes the order of the pairs.
     """
-    procedure, view = started(lookahead=1e-2, margin=4.0, odd=True)  # every hinge is open
+    strategy, view = started(lookahead=1e-2, margin=4.0, odd=True)  # every hinge is open
     model: Any = view.networks[0].model
     model.text_drop = text_drop
     clean, noisy = parts(view, np.arange(10), np.arange(24, 36))
-    loss = procedure.pair_loss(clean, torch.ones(len(clean.rows)))
-    slope = procedure.slopes(view, 0, loss, noisy, 3)
+    loss = strategy.pair_loss(clean, torch.ones(len(clean.rows)))
+    slope = strategy.slopes(view, 0, loss, noisy, 3)
     assert slope is not None and slope.shape == (12,) and float(slope.abs().mean()) == pytest.approx(1, rel=1e-4)
     assert model.training  # as it was
 
@@ -72,73 +72,73 @@ def test_slopes_are_the_derivatives_along_the_meta_gradient(text_drop: float) ->
     length = [torch.cat([p.flatten() for p in table.values()]).norm() for table in (start, grad)]
     ahead = {k: (p - 1e-2 * length[0] / length[1] * grad[k]).requires_grad_() for k, p in start.items()}
     model.eval()
-    meta = procedure.smooth_loss(view, model, ahead, procedure.meta_inputs(view, 3)).mean()
+    meta = strategy.smooth_loss(view, model, ahead, strategy.meta_inputs(view, 3)).mean()
     v = dict(zip(ahead, torch.autograd.grad(meta, list(ahead.values())), strict=True))
-    rows = procedure.inputs(view, view.data, noisy.rows)
+    rows = strategy.inputs(view, view.data, noisy.rows)
     S = similarities(view)[noisy.rows][:, noisy.rows].numpy()
     of_others = [(np.delete(S[i], i), np.delete(S[:, i], i)) for i in range(12)]  # the losses are in the pairs' order
     by_pair = [sum((4 - S[i, i] + side).mean() for side in sides) for i, sides in enumerate(of_others)]
-    np.testing.assert_allclose(procedure.smooth_loss(view, model, start, rows).numpy(), by_pair, rtol=1e-4)
-    want = -along(lambda p: procedure.smooth_loss(view, model, p, rows), start, v)
+    np.testing.assert_allclose(strategy.smooth_loss(view, model, start, rows).numpy(), by_pair, rtol=1e-4)
+    want = -along(lambda p: strategy.smooth_loss(view, model, p, rows), start, v)
     want = want / want.abs().mean()  # a kink of the ReLU may lie within the difference's step
     assert float((slope - want).abs().max()) < 0.1 * float(want.abs().max())
 
 
 def test_the_backbone_learns_from_weighed_pairs_and_the_weights_from_the_meta_set_alone() -> None:
-    procedure, view = started(meta_every=10**12)  # without the second-order step
+    strategy, view = started(meta_every=10**12)  # without the second-order step
     clean, noisy = parts(view, np.arange(10), np.arange(24, 36))
     model, head = view.networks[0].model, view.networks[0].head
-    loss = procedure.split_loss(view, 0, clean, noisy)
-    s = procedure.vectors(noisy.model, noisy.images, noisy.texts)
+    loss = strategy.split_loss(view, 0, clean, noisy)
+    s = strategy.vectors(noisy.model, noisy.images, noisy.texts)
     assert s.shape == (12, 9) and not s.requires_grad
     torch.testing.assert_close(s[:, -1], noisy.similarity().diagonal())
     torch.testing.assert_close(s[:, :-1].sum(1), s[:, -1] * 8**0.5)
-    each = procedure.pair_objective(noisy.similarity(), torch.ones(12), noisy.excluded)
-    expected = procedure.pair_loss(clean, torch.ones(10)) + (head(s).detach() * each).mean()
+    each = strategy.pair_objective(noisy.similarity(), torch.ones(12), noisy.excluded)
+    expected = strategy.pair_loss(clean, torch.ones(10)) + (head(s).detach() * each).mean()
     torch.testing.assert_close(gradients(loss, model), gradients(expected, model), rtol=1e-4, atol=1e-6)
-    assert not gradients(procedure.recognition(view, 0, 7), model).any()
-    recognised = gradients(procedure.recognition(view, 0, step_seed(view.seed(0, 29), int(clean.rows[0]))), head)
-    for taught in (loss, procedure.split_loss(view, 0, clean, None), procedure.warm_loss(view, 0, clean)):
+    assert not gradients(strategy.recognition(view, 0, 7), model).any()
+    recognised = gradients(strategy.recognition(view, 0, step_seed(view.seed(0, 29), int(clean.rows[0]))), head)
+    for taught in (loss, strategy.split_loss(view, 0, clean, None), strategy.warm_loss(view, 0, clean)):
         torch.testing.assert_close(gradients(taught, head), recognised)
 
 
 def test_the_second_order_step_moves_the_weights_only() -> None:
     found = []
     for every in (1, 10**12):
-        procedure, view = started(meta_every=every)
-        loss = procedure.split_loss(view, 0, *parts(view, np.arange(10), np.arange(24, 36)))
+        strategy, view = started(meta_every=every)
+        loss = strategy.split_loss(view, 0, *parts(view, np.arange(10), np.arange(24, 36)))
         found.append([gradients(loss, module) for module in (view.networks[0].model, view.networks[0].head)])
     equal = [torch.allclose(*pair, rtol=1e-4, atol=1e-7) for pair in zip(*found, strict=True)]
     assert equal == [True, False]
 
 
 def test_pairs_of_one_image_or_caption_are_not_told_apart() -> None:
-    procedure, view = started()
+    strategy, view = started()
     ids, group = np.arange(24), np.random.default_rng(0).integers(0, (5, 9), (24, 2))
-    procedure.meta = replace(procedure.meta, image_group=group[:, 0], text_group=group[:, 1])
+    strategy.meta = replace(strategy.meta, image_group=group[:, 0], text_group=group[:, 1])
     model, head = view.networks[0].model.eval(), view.networks[0].head
-    images, tokens, order, same = inputs = procedure.meta_inputs(view, 7)
+    images, tokens, order, same = inputs = strategy.meta_inputs(view, 7)
     rows = np.random.default_rng(7).permutation(24)[order]
     assert same.tolist() == [[(group[i] == group[j]).any() for j in rows] for i in rows]
     z_image, z_text = model(images, None, tokens)
-    right, wrong = (head(procedure.vectors(model, z_image, z_text[i])) for i in (ids, ids - 1))
+    right, wrong = (head(strategy.vectors(model, z_image, z_text[i])) for i in (ids, ids - 1))
     logs = [*right.log(), *(1 - wrong).log()[~same[ids, ids - 1]]]
     assert 24 < len(logs) < 48
-    torch.testing.assert_close(procedure.recognition(view, 0, 7), -torch.stack(logs).mean())
-    found = procedure.smooth_loss(view, model, dict(model.named_parameters()), inputs)
-    torch.testing.assert_close(found[order], procedure.smooth(z_image @ z_text.T, torch.ones(24), same))
+    torch.testing.assert_close(strategy.recognition(view, 0, 7), -torch.stack(logs).mean())
+    found = strategy.smooth_loss(view, model, dict(model.named_parameters()), inputs)
+    torch.testing.assert_close(found[order], strategy.smooth(z_image @ z_text.T, torch.ones(24), same))
 
 
 def test_labels_are_the_corrections_weights() -> None:
-    procedure, view = started()
-    procedure.w = np.random.default_rng(0).random((2, 40)).astype(np.float32)
-    value, weights = procedure.judge(view), []
+    strategy, view = started()
+    strategy.w = np.random.default_rng(0).random((2, 40)).astype(np.float32)
+    value, weights = strategy.judge(view), []
     for k, network in enumerate(view.networks):
         product = torch.from_numpy(view.encoded(k).images.vectors * view.encoded(k).texts.vectors)
         s = torch.cat([product * 8**0.5, product.sum(dim=1, keepdim=True)], dim=1)
         weights.append(network.head(s).detach().numpy())
-        np.testing.assert_allclose(procedure.y[1 - k], weights[-1], rtol=1e-4)
-    np.testing.assert_allclose(value, (np.mean(weights, axis=0) + procedure.w.mean(axis=0)) / 2, rtol=1e-4)
+        np.testing.assert_allclose(strategy.y[1 - k], weights[-1], rtol=1e-4)
+    np.testing.assert_allclose(value, (np.mean(weights, axis=0) + strategy.w.mean(axis=0)) / 2, rtol=1e-4)
 
 
 # -- the meta set ---------------------------------------------------------------------------------------------------
@@ -163,10 +163,10 @@ def test_what_is_no_meta_set_of_the_data_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("part", ["slopes", "recognition"])
 def test_a_step_that_fails_leaves_the_model_in_training_mode(monkeypatch: pytest.MonkeyPatch, part: str) -> None:
     """The step is tried again in parts where memory did not suffice."""
-    procedure, view = started()
+    strategy, view = started()
     clean, noisy = parts(view, np.arange(10), np.arange(24, 36))
-    loss = procedure.pair_loss(clean, torch.ones(len(clean.rows)))
+    loss = strategy.pair_loss(clean, torch.ones(len(clean.rows)))
     monkeypatch.setattr(type(view.networks[0].model), "encode_texts", Mock(side_effect=MemoryError))
     with pytest.raises(MemoryError):
-        procedure.slopes(view, 0, loss, noisy, 3) if part == "slopes" else procedure.recognition(view, 0, 3)
+        strategy.slopes(view, 0, loss, noisy, 3) if part == "slopes" else strategy.recognition(view, 0, 3)
     assert view.networks[0].model.training

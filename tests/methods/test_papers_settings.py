@@ -43,12 +43,12 @@ def test_the_papers_settings(name: str) -> None:
     for epoch, rate in DECAYS.get(name, {}).items():
         assert paper._stages()[0].decay(epoch) == pytest.approx(rate, rel=1e-2)
     if name == "mscn":
-        return  # its procedure needs a meta set
-    procedure: Any = paper._procedure(range(4))
-    assert name not in SPLITS or (procedure.networks, procedure.mixture) == SPLITS[name]
-    objective = getattr(procedure, "warm_objective", None) or procedure.objective
-    if hasattr(procedure, "pair_objective"):
-        assert procedure.tau == paper.tau  # of the labels
+        return  # its strategy needs a meta set
+    strategy: Any = paper._make_strategy(range(4))
+    assert name not in SPLITS or (strategy.networks, strategy.mixture) == SPLITS[name]
+    objective = getattr(strategy, "warm_objective", None) or strategy.objective
+    if hasattr(strategy, "pair_objective"):
+        assert strategy.tau == paper.tau  # of the labels
     if not hasattr(objective, "negatives"):  # a triplet has none
         assert objective.tau == (paper.evidence_tau if name == "decl" else paper.tau)
 
@@ -65,9 +65,9 @@ def test_the_stages_of_crcl_and_the_epochs_whose_labels_count() -> None:
 
 
 def test_rcl_takes_its_form_and_its_epochs_over() -> None:
-    procedure = procedure_of(RCL, 5, tau=0.2, kind="gce", start=2, label_epochs=4, epochs=9)
-    assert procedure.objective == ComplementaryLoss(tau=0.2, kind="gce") and procedure.labels().tolist() == [1.0] * 5
-    assert [procedure.wants(epoch) for epoch in range(1, 7)] == [False] + [True] * 3 + [False] * 2
+    strategy = procedure_of(RCL, 5, tau=0.2, kind="gce", start=2, label_epochs=4, epochs=9)
+    assert strategy.objective == ComplementaryLoss(tau=0.2, kind="gce") and strategy.labels().tolist() == [1.0] * 5
+    assert [strategy.wants(epoch) for epoch in range(1, 7)] == [False] + [True] * 3 + [False] * 2
     short = procedure_of(RCL, 5, start=9, label_epochs=None, epochs=3)  # it ends before the start
     assert short.wants(3) and not short.wants(2)
 

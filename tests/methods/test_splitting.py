@@ -49,34 +49,34 @@ FIRST = np.arange(40) < 24
 SECOND = np.arange(40) >= 12
 
 
-def run(procedure: Splitting, view: EpochContext, epochs: int, first: int = 1, of: int = 99) -> list[np.ndarray]:
+def run(strategy: Splitting, view: EpochContext, epochs: int, first: int = 1, of: int = 99) -> list[np.ndarray]:
     values = []
     for view.epoch in range(first, epochs + 1):
         view.last = view.epoch == of
-        procedure.end_epoch(view)
-        values.append(procedure.value().copy())
+        strategy.end_epoch(view)
+        values.append(strategy.value().copy())
     return values
 
 
 def split_by_hand(networks: int, clean: list[np.ndarray], n: int = 40, **settings: Any) -> Scripted:
-    procedure = Scripted(n, networks=networks, **settings)
-    procedure.w = np.stack(clean).astype(np.float32)
-    procedure.split_known = True
-    return procedure
+    strategy = Scripted(n, networks=networks, **settings)
+    strategy.w = np.stack(clean).astype(np.float32)
+    strategy.split_known = True
+    return strategy
 
 
 # -- who trains on what ---------------------------------------------------------------------------------------------
 
 
 def test_each_network_trains_on_the_others_split() -> None:
-    procedure, view = split_by_hand(2, [FIRST, SECOND]), view_of()
-    assert procedure.clean_rows(0).tolist() == np.flatnonzero(SECOND).tolist()
-    assert procedure.clean_rows(1).tolist() == np.flatnonzero(FIRST).tolist()
+    strategy, view = split_by_hand(2, [FIRST, SECOND]), view_of()
+    assert strategy.clean_rows(0).tolist() == np.flatnonzero(SECOND).tolist()
+    assert strategy.clean_rows(1).tolist() == np.flatnonzero(FIRST).tolist()
     assert split_by_hand(1, [FIRST]).clean_rows(0).tolist() == np.flatnonzero(FIRST).tolist()
-    assert procedure.labels().tolist() == [1.0] * 40  # 0 where no network takes the pair as clean
+    assert strategy.labels().tolist() == [1.0] * 40  # 0 where no network takes the pair as clean
     assert split_by_hand(2, [FIRST, SECOND & FIRST]).labels().tolist() == FIRST.astype(float).tolist()
     for network, split in ((0, SECOND), (1, FIRST)):
-        for clean, noisy in procedure.batches(view, network):
+        for clean, noisy in strategy.batches(view, network):
             assert split[clean].all() and not split[noisy].any()
 
 
@@ -84,83 +84,83 @@ def test_each_network_trains_on_the_others_split() -> None:
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.9])
 def test_an_epoch_covers_every_clean_pair_once_and_noisy_ones_as_often_as_needed(share: float, half: bool) -> None:
     clean = np.random.default_rng(3).permutation(97) < share * 97
-    procedure, view = split_by_hand(2, [clean, clean], n=97, half=half), view_of(97)
+    strategy, view = split_by_hand(2, [clean, clean], n=97, half=half), view_of(97)
     for network in (0, 1):
-        batches = procedure.batches(view, network)
+        batches = strategy.batches(view, network)
         first, second = (np.concatenate([b[k] for b in batches]) for k in (0, 1))
         assert sorted(first.tolist()) == np.flatnonzero(clean).tolist()
         counts = np.bincount(second, minlength=97)
         assert not counts[clean].any()
         assert counts[~clean].max() - counts[~clean].min() <= 1  # no pair a lap ahead of another
         assert all(2 <= len(rows) <= (4 if half else 8) + 2 for b in batches for rows in b)
-    orders = [[rows.tolist() for b in procedure.batches(view, k) for rows in b] for k in (0, 1, 0)]
+    orders = [[rows.tolist() for b in strategy.batches(view, k) for rows in b] for k in (0, 1, 0)]
     assert orders[0] != orders[1] and orders[0] == orders[2]
 
 
 @pytest.mark.parametrize("clean", [0, 1, 39, 40])
 def test_nearly_nothing_on_one_side(clean: int) -> None:
     """A side of fewer than two pairs has no negative: without clean ones all are trained on."""
-    procedure, view = split_by_hand(2, [np.arange(40) < clean] * 2), view_of()
-    batches = procedure.batches(view, 0)
+    strategy, view = split_by_hand(2, [np.arange(40) < clean] * 2), view_of()
+    batches = strategy.batches(view, 0)
     assert all(len(b) == 1 for b in batches)
     assert np.sort(np.concatenate([b[0] for b in batches])).tolist() == list(range(clean if clean >= 2 else 40))
 
 
 def test_the_warm_up_takes_all_pairs_and_the_networks_other_orders() -> None:
-    procedure, view = Scripted(40), view_of()
-    batches = [procedure.batches(view, network) for network in (0, 1)]
+    strategy, view = Scripted(40), view_of()
+    batches = [strategy.batches(view, network) for network in (0, 1)]
     assert all(len(b) == 1 for of_one in batches for b in of_one)
     orders = [np.concatenate([b[0] for b in of_one]).tolist() for of_one in batches]
     assert orders[0] != orders[1] and sorted(orders[0]) == sorted(orders[1]) == list(range(40))
     f = view.forward(0, np.arange(6), seed=5)
     expected = InfoNCEWithRCE()(f.similarity(), torch.ones(6), None).mean()
-    torch.testing.assert_close(procedure.loss(view, 0, (np.arange(6),), 5), expected)
-    assert procedure.seen == []
+    torch.testing.assert_close(strategy.loss(view, 0, (np.arange(6),), 5), expected)
+    assert strategy.seen == []
 
 
 # -- the split ------------------------------------------------------------------------------------------------------
 
 
 def test_the_split_comes_behind_the_warm_up() -> None:
-    procedure, view = Scripted(40, [[modes(FIRST), modes(SECOND)]] * 4, warmup=3), view_of()
+    strategy, view = Scripted(40, [[modes(FIRST), modes(SECOND)]] * 4, warmup=3), view_of()
     for epoch, known in ((1, False), (2, False), (3, True)):
-        run(procedure, view, epoch, epoch)
-        assert procedure.split_known is known
-    assert ((procedure.w > 0.5) == np.stack([FIRST, SECOND])).all() and procedure.has_split.all()
-    np.testing.assert_array_equal(procedure.y, procedure.w[::-1])
-    np.testing.assert_allclose(procedure.value(), procedure.w.mean(axis=0), rtol=1e-6)
-    assert procedure.note is None
-    procedure, view = Scripted(40, [[modes(FIRST), modes(FIRST)]] * 2, warmup=5), view_of()
-    values = run(procedure, view, 2, of=2)  # a training that ends in its warm-up is split at its end
+        run(strategy, view, epoch, epoch)
+        assert strategy.split_known is known
+    assert ((strategy.w > 0.5) == np.stack([FIRST, SECOND])).all() and strategy.has_split.all()
+    np.testing.assert_array_equal(strategy.y, strategy.w[::-1])
+    np.testing.assert_allclose(strategy.value(), strategy.w.mean(axis=0), rtol=1e-6)
+    assert strategy.note is None
+    strategy, view = Scripted(40, [[modes(FIRST), modes(FIRST)]] * 2, warmup=5), view_of()
+    values = run(strategy, view, 2, of=2)  # a training that ends in its warm-up is split at its end
     assert values[0].tolist() == [1.0] * 40 and ((values[1] > 0.5) == FIRST).all()
 
 
 def test_a_refused_split_keeps_the_previous_one_and_says_so() -> None:
     script = [[modes(FIRST), modes(SECOND)], [FLAT, modes(SECOND)], [modes(FIRST), modes(np.arange(40) < 8)]]
-    procedure, view = Scripted(40, script, warmup=1), view_of()
-    run(procedure, view, 1)
-    before = procedure.w.copy()
+    strategy, view = Scripted(40, script, warmup=1), view_of()
+    run(strategy, view, 1)
+    before = strategy.w.copy()
     jump = "network 2: the share of clean pairs jumps from 70.0 % to 20.0 %"
     for epoch, note in ((2, "network 1: losses do not separate into two modes"), (3, jump)):
-        run(procedure, view, epoch, epoch)
-        np.testing.assert_array_equal(procedure.w, before)
-        assert procedure.note == note
+        run(strategy, view, epoch, epoch)
+        np.testing.assert_array_equal(strategy.w, before)
+        assert strategy.note == note
     alone, view = Scripted(40, [[FLAT]], networks=1, warmup=1), view_of(networks=1)
     run(alone, view, 1)
     assert alone.note == "losses do not separate into two modes"
 
 
 def test_where_nothing_ever_splits_all_are_clean_and_their_order_is_kept() -> None:
-    procedure, view = Scripted(40, [[FLAT, FLAT]] * 3, warmup=1), view_of()
-    value = run(procedure, view, 3)[-1]
-    assert not procedure.has_split.any() and procedure.split_known
-    assert procedure.labels().tolist() == [1.0] * 40 and (procedure.w > procedure.clean_above).all()
+    strategy, view = Scripted(40, [[FLAT, FLAT]] * 3, warmup=1), view_of()
+    value = run(strategy, view, 3)[-1]
+    assert not strategy.has_split.any() and strategy.split_known
+    assert strategy.labels().tolist() == [1.0] * 40 and (strategy.w > strategy.clean_above).all()
     assert (np.diff(value) <= 0).all() and value[0] > value[-1] >= 1 - UNSPLIT - 1e-6
-    assert [len(b) for b in procedure.batches(view, 0)] == [1] * 5
+    assert [len(b) for b in strategy.batches(view, 0)] == [1] * 5
     few = np.arange(40) < 8  # from 100 % to 20 % clean: no jump, since nothing had split before
-    procedure, view = Scripted(40, [[FLAT], [modes(few)]], networks=1, warmup=1), view_of(networks=1)
-    run(procedure, view, 2)
-    assert procedure.note is None and ((procedure.w[0] > 0.5) == few).all()
+    strategy, view = Scripted(40, [[FLAT], [modes(few)]], networks=1, warmup=1), view_of(networks=1)
+    run(strategy, view, 2)
+    assert strategy.note is None and ((strategy.w[0] > 0.5) == few).all()
 
 
 # -- the last of these epochs ---------------------------------------------------------------------------------------
@@ -169,13 +169,13 @@ def test_where_nothing_ever_splits_all_are_clean_and_their_order_is_kept() -> No
 def test_labels_behind_the_horizon_do_not_enter_the_value() -> None:
     shrinking = [(np.arange(40) < k).astype(float) for k in (30, 26, 22, 18, 14)]
     script = [[modes(low > 0)] for low in shrinking]
-    procedure, view = Scripted(40, script, networks=1, warmup=2, label_epochs=2), view_of(networks=1)
-    values = run(procedure, view, 5, of=6)
+    strategy, view = Scripted(40, script, networks=1, warmup=2, label_epochs=2), view_of(networks=1)
+    values = run(strategy, view, 5, of=6)
     assert values[0].tolist() == [1.0] * 40
     np.testing.assert_allclose(values[1] > 0.5, shrinking[1])
     np.testing.assert_allclose(values[2], np.mean(shrinking[1:3], axis=0), atol=0.02)
     np.testing.assert_array_equal(values[3:], [values[2]] * 2)
-    assert ((procedure.w[0] > 0.5) == shrinking[4]).all()  # while the training goes on with them
+    assert ((strategy.w[0] > 0.5) == shrinking[4]).all()  # while the training goes on with them
     everything = Scripted(40, script, networks=1, warmup=2, label_epochs=None)
     np.testing.assert_allclose(run(everything, view, 5)[-1], np.mean(shrinking[1:], axis=0), atol=0.02)
 

@@ -68,18 +68,18 @@ def train(
         return model
 
     estimator._begin()
-    procedure = estimator._procedure(data)
+    strategy = estimator._make_strategy(data)
     if diverge:  # its loss explodes in an epoch, the first time that it comes to it
-        start, loss, seen = procedure.start_epoch, procedure.loss, []
+        start, loss, seen = strategy.start_epoch, strategy.loss, []
 
         def starting(view: Any) -> None:
             seen.append((view.stage, view.epoch))
             start(view)
 
-        procedure.start_epoch = starting
-        procedure.loss = lambda *args: loss(*args) * (1000 if seen[-1] == (2, 2) and seen.count((2, 2)) == 1 else 1)
+        strategy.start_epoch = starting
+        strategy.loss = lambda *args: loss(*args) * (1000 if seen[-1] == (2, 2) and seen.count((2, 2)) == 1 else 1)
     trainer = Trainer(settings, checkpoint=checkpoint, on_step=StopAt(stop_at, signal.SIGTERM))
-    return trainer.fit(data, estimator._stages(), procedure, build, None, resume)
+    return trainer.fit(data, estimator._stages(), strategy, build, None, resume)
 
 
 def keep(trained: Any, path: Path) -> None:

@@ -279,7 +279,7 @@ def test_a_batch_that_does_not_fit_is_computed_in_pieces_with_the_loss_of_the_wh
 
 @pytest.mark.parametrize(("whole", "held"), [(False, 4), (True, 8)])
 def test_a_device_that_does_not_hold_a_piece_is_a_limit(whole: bool, held: int, monkeypatch: Any) -> None:
-    """A procedure that needs the whole graph is not tried in pieces, and refused where pieces are asked for."""
+    """A strategy that needs the whole graph is not tried in pieces, and refused where pieces are asked for."""
     monkeypatch.setattr(SingleNetwork, "needs_whole_graph", whole)
     monkeypatch.setattr(OutOfMemory, "most", 3)
     with pytest.raises(ResourceError, match=rf"does not hold {held} pairs of a batch \(CUDA out of memory\..*GiB\.\)"):
@@ -370,9 +370,9 @@ def test_networks_and_stages_begin_with_weights_of_their_own() -> None:
         begun.append(sum(float(p.detach().double().abs().sum()) for p in model.parameters()))
         return model
 
-    procedure = SingleNetwork(9, InfoNCELoss(tau=0.1))
-    procedure.networks = 2
-    Trainer(SETTINGS).fit(data, STAGES, procedure, build)
+    strategy = SingleNetwork(9, InfoNCELoss(tau=0.1))
+    strategy.networks = 2
+    Trainer(SETTINGS).fit(data, STAGES, strategy, build)
     assert len(begun) == len(set(begun)) == 4
 
 
