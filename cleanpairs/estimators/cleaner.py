@@ -37,8 +37,7 @@ from cleanpairs.scoring import Embeddings, embed_images, embed_texts
 from cleanpairs.scoring.evaluate import Recall
 from cleanpairs.trainer import EpochRecord, Trainer, TrainingData, TrainingSettings, TrainingStage, TrainingStrategy
 from cleanpairs.trainer.loop import Checkpoint
-from cleanpairs.trainer.types import Trained as TrainedModel
-from cleanpairs.trainer.types import step_seed
+from cleanpairs.trainer.types import Trained, step_seed
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ class Fit:
     values: np.ndarray | None = None
 
 
-class Trained:
+class FittedCleaner:
     """What ``fit`` finds in addition to :class:`cleanpairs.estimators.scorer.Fitted`.
 
     Attributes
@@ -97,7 +96,7 @@ class Trained:
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
+class PairCleaner(FittedCleaner, PairScorer, ModelSettings, FitSettings):
     """Base of the methods that train: a dual encoder learned from noisy pairs.
 
     A method (see :mod:`cleanpairs.methods`) says which stages and which training strategy. The rest is here.
@@ -222,7 +221,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         if stages:
             trained = trainer.fit(fit.data, stages, strategy, build, self._validator(val), resume)
         else:
-            trained = TrainedModel(build().eval(), strategy.value(), heads=[None])
+            trained = Trained(build().eval(), strategy.value(), heads=[None])
         self._heads, self.history_ = trained.heads, trained.history
         self.best_val_rsum_ = trained.best_val_rsum
         self._finish(trained.model, replace(fit, values=trained.values))
