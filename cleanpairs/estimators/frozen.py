@@ -32,7 +32,7 @@ from cleanpairs.estimators.scorer import Embedded, PairScorer, checked_captions,
 from cleanpairs.estimators.settings import check_model
 from cleanpairs.features.texts import refuse_without_captions
 from cleanpairs.ops.matching import unit_rows
-from cleanpairs.ops.normalised_similarity import VectorPairs
+from cleanpairs.ops.normalised_similarity import TAU, VectorPairs
 from cleanpairs.repair.plan import RepairPlan
 from cleanpairs.repair.settings import RepairSettings
 from cleanpairs.scoring import Embeddings
@@ -42,8 +42,7 @@ class GivenVectors:
     """The vectors of both sides that the data brings, in place of a model."""
 
     name, fingerprint = "the data", "given"
-    temperature = 0.01  # where CLIP ends: its logit scale is cut at 100
-    streams = True  # whether rows are scored a batch at a time
+    temperature = TAU
     flagged: float | None = None  # share of the pairs that is flagged, where the null does not tell
 
     def has_vectors(self, pairs: Pairs) -> bool:
@@ -78,54 +77,9 @@ class GivenVectors:
         Raises
         ------
         DataError
-            The data lacks all.
+            The data brings none, or vectors of two lengths.
         """
         return _unit_vectors(pairs.images.array(), pairs.text_vectors)
-
-    def faults(self, pairs: Pairs) -> dict[int, str]:
-        """Return what pairs lack besides vectors.
-
-        Parameters
-        ----------
-        pairs : Pairs
-            n pairs.
-
-        Returns
-        -------
-        dict
-            pair_id -> reason.
-        """
-        return {}
-
-    def learn(self, pairs: Pairs) -> str | None:
-        """Learn from the pairs of a fit.
-
-        Parameters
-        ----------
-        pairs : Pairs
-            n pairs.
-
-        Returns
-        -------
-        str or None
-            What was learned, in words.
-        """
-        return None
-
-    def correspondence(self, pairs: Pairs) -> np.ndarray | None:
-        """Return the correspondence that the data brings.
-
-        Parameters
-        ----------
-        pairs : Pairs
-            n pairs.
-
-        Returns
-        -------
-        (N,) float or None
-            NaN where it is missing. None where the data brings none.
-        """
-        return None
 
 
 @dataclass
@@ -145,10 +99,22 @@ class GivenScores(GivenVectors):
     columns: tuple[str, ...]
     labels: str | None = None
     mixture: ScoreMixture | None = None
-    streams, flagged = False, 0.3
+    flagged = 0.3
 
     def learn(self, pairs: Pairs) -> str | None:
-        """See :meth:`GivenVectors.learn`. With labels, the share is flagged that they call mismatched."""
+        """Find what combines several scores of the pairs of a fit. With labels, the share that they call mismatched is
+        flagged.
+
+        Parameters
+        ----------
+        pairs : Pairs
+            n pairs.
+
+        Returns
+        -------
+        str or None
+            How the scores are weighed. None of a single score.
+        """
         if len(self.columns) == 1:
             return None
         scores, labels = self._matrix(pairs), None if self.labels is None else self._scores(pairs, self.labels)
@@ -165,7 +131,7 @@ class GivenScores(GivenVectors):
         return np.zeros((len(pairs.images), 1), np.float32), np.zeros((len(pairs), 1), np.float32)
 
     def faults(self, pairs: Pairs) -> dict[int, str]:
-        """See :meth:`GivenVectors.faults`: the pairs without a score."""
+        """Return pair_id -> reason of the pairs that lack a score."""
         missing = np.flatnonzero(np.isnan(self.correspondence(pairs)))
         return {int(i): f"it has no {' or no '.join(self.columns)}" for i in missing}
 
@@ -400,11 +366,11 @@ class FrozenScorer(PairScorer):
         model = self._model = self._source(self._model_name)
         if isinstance(model, FrozenPair):
             refuse_without_captions(pairs)
-        elif (learned := model.learn(replace(pairs, reasons=self._unusable(pairs)))) is not None:
+        elif isinstance(model, GivenScores) and (learned := model.learn(replace(pairs, reasons=self._unusable(pairs)))):
             self._captions = learned
         elif pairs.has_both_vectors:
             self._text_encoder, self._captions = GIVEN, "vectors of the data, both sides"
-        elif self.text_encoder is None and model.correspondence(pairs) is None:
+        elif self.text_encoder is None and not isinstance(model, GivenScores):
             raise ConfigError(
                 f"model of {self.method_name} must be a directory or a name on the hub, like "
                 "openai/clip-vit-large-patch14, found None; none is needed where the data brings vectors of both sides"
@@ -413,7 +379,7 @@ class FrozenScorer(PairScorer):
 
     def _given_correspondence(self, pairs: Pairs) -> np.ndarray | None:
         """Return the correspondence (N,) that the data brings, where it is taken."""
-        return None if isinstance(self._model, FrozenPair) else self._model.correspondence(pairs)
+        return self._model.correspondence(pairs) if isinstance(self._model, GivenScores) else None
 
     def _calibrate(self, pairs: VectorPairs) -> np.ndarray:
         """Correspondence (N,) float32 of the pairs of a fit. Some of these are the background of later ones."""
@@ -490,8 +456,7 @@ class FrozenScorer(PairScorer):
 
     def _row_scorer(self, roles: Set[str]) -> RowScorer | None:
         """Vectors of both sides stream. What a model encodes, or a column of scores judges, is loaded whole."""
-        streams = isinstance(self._model, GivenVectors) and self._model.streams
-        streams &= not self._named_filters
+        streams = not isinstance(self._model, FrozenPair | GivenScores) and not self._named_filters
         return FrozenRows(self) if streams and {"features", "text_features"} <= roles else None
 
     def _unusable(self, pairs: Pairs) -> dict[int, str]:
@@ -503,7 +468,8 @@ class FrozenScorer(PairScorer):
         if isinstance(model, GivenVectors):
             images, texts = model.vectors(pairs)
             self._check_size(images)
-            faults = {**self._unusable(pairs), **model.faults(pairs), **pairs.reasons}
+            missing = model.faults(pairs) if isinstance(model, GivenScores) else {}
+            faults = {**self._unusable(pairs), **missing, **pairs.reasons}
             return Embeddings(images), Embeddings(texts), dict(sorted(faults.items()))
         encoders, only_vectors = Encoders(joint=model), pairs.images.kind == "features" and not pairs.images.has_encoded
         matrix = encoders.images(pairs, GIVEN if only_vectors else self.image_encoder, None)
