@@ -8,6 +8,7 @@ large where alike images have alike captions. The controls are the same pairs wi
 a text take part once: rows that share one would agree, wrong or not.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,6 +94,41 @@ def independence_test(images: np.ndarray, texts: Any, *, seed: int = 0) -> Indep
         used += len(rows)
     scale = np.sqrt(variance)
     return IndependenceTest(float((observed - mean) / scale) if scale > 1e-9 * max(abs(mean), 1e-9) else 0.0, used)
+
+
+def independence_of_pairs(
+    images: np.ndarray, vectors_of: Callable[[np.ndarray], Any], image_index: np.ndarray, image_group: np.ndarray,
+    text_group: np.ndarray, *, seed: int = 0,
+) -> IndependenceTest:  # fmt: skip
+    """Test some thousand of N pairs, each image once, with the mean direction of its captions.
+
+    Parameters
+    ----------
+    images : (M, R, D) float, or (M, 3, H, W) uint8
+        Regions or pixels.
+
+    vectors_of : callable
+        Gives the vectors (k, V), dense or sparse, of the captions of some pairs (k,) int64.
+
+    image_index : (N,) int64
+        The image of each pair.
+
+    image_group, text_group : (N,) int64
+        Equal numbers are one image, or one text.
+
+    seed : int
+        Seed of everything random.
+
+    Returns
+    -------
+    IndependenceTest
+        See :func:`independence_test`.
+    """
+    groups = by_image(image_group, text_group, most=BLOCK * BLOCKS, seed=seed)
+    if len(groups) < LEAST:
+        return IndependenceTest(0.0, len(groups))
+    captions = mean_of(vectors_of(np.concatenate(groups)), np.array([len(group) for group in groups]))
+    return independence_test(image_vectors(images, image_index[[group[0] for group in groups]]), captions, seed=seed)
 
 
 def _agreement(K: np.ndarray, L: np.ndarray, order: np.ndarray) -> float:

@@ -12,17 +12,7 @@ import numpy as np
 
 from cleanpairs.core import RefusedError
 from cleanpairs.correspondence.displacement import DisplacedBlock
-from cleanpairs.correspondence.independence import (
-    BLOCK,
-    BLOCKS,
-    LEAST,
-    IndependenceTest,
-    by_image,
-    image_vectors,
-    independence_test,
-    mean_of,
-    standardised,
-)
+from cleanpairs.correspondence.independence import LEAST, IndependenceTest, independence_of_pairs, standardised
 from cleanpairs.encoders.tokenizer import TokenTable
 from cleanpairs.estimators.spaces import caption_spaces
 
@@ -60,14 +50,11 @@ def independence_of(
     IndependenceTest
         See :mod:`cleanpairs.correspondence.independence`.
     """
-    groups = by_image(image_group, text_group, most=BLOCK * BLOCKS, seed=seed)
-    if len(groups) < LEAST:
-        return IndependenceTest(0.0, len(groups))
-    rows = np.concatenate(groups)
-    described = caption_spaces(texts.take(rows))[0] if isinstance(texts, TokenTable) else standardised(texts[rows])
-    images_of_groups = image_index[[group[0] for group in groups]]
-    captions = mean_of(described, np.array([len(group) for group in groups]))
-    return independence_test(image_vectors(images, images_of_groups), captions, seed=seed)
+
+    def vectors_of(rows: np.ndarray) -> Any:
+        return caption_spaces(texts.take(rows))[0] if isinstance(texts, TokenTable) else standardised(texts[rows])
+
+    return independence_of_pairs(images, vectors_of, image_index, image_group, text_group, seed=seed)
 
 
 def order_that_fits(
