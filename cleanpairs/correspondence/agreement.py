@@ -17,13 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from cleanpairs.correspondence.calibration import (
-    Estimate,
-    calibrate,
-    mismatched_by_density,
-    noise_rate_by_tails,
-    positions,
-)
+from cleanpairs.correspondence.calibration import Estimate, calibrate, positions
+from cleanpairs.correspondence.density_ratio import mismatched_by_density, noise_rate_by_tails
 from cleanpairs.correspondence.words import lowest_ratio
 from cleanpairs.ops.normalised_similarity import RIVALS, VectorPairs, among_all, cosines
 

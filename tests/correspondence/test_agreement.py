@@ -14,7 +14,7 @@ from sklearn.metrics import f1_score, roc_auc_score
 from cleanpairs import Auto, ClipScore, Pairs
 from cleanpairs.correspondence import agreement, similarity
 from cleanpairs.correspondence.agreement import NUMBERS, NeighbourAgreement, neighbour_agreement, normalised_agreement
-from cleanpairs.correspondence.calibration import noise_rate_by_tails
+from cleanpairs.correspondence.density_ratio import noise_rate_by_tails
 from cleanpairs.correspondence.similarity import SimilarityModel, _near, similarity_agreement
 from cleanpairs.ops import normalised_similarity
 from cleanpairs.ops.normalised_similarity import VectorPairs, balanced, cosines
