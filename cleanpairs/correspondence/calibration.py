@@ -523,8 +523,8 @@ class ScoreProbability:
     logits: np.ndarray
 
     @classmethod
-    def of(cls, observed: np.ndarray, null: np.ndarray, rate: float | None = None) -> "ScoreProbability | None":
-        """By observed and null scores.
+    def from_null(cls, observed: np.ndarray, null: np.ndarray, rate: float | None = None) -> "ScoreProbability | None":
+        """Learn it from observed and null scores.
 
         Parameters
         ----------
@@ -538,20 +538,20 @@ class ScoreProbability:
         ScoreProbability or None
             None of fewer than 80 scores of either kind.
         """
-        draws = 30 if rate is None else 0
-        found = calibrate(observed, null, by_score=True, draws=draws) if min(len(observed), len(null)) >= 80 else None
-        if found is None:
+        calibration = calibrate(observed, null, by_score=True, draws=30 if rate is None else 0)
+        if calibration is None or min(len(observed), len(null)) < 80:
             return None
-        doubt = doubted(found, len(observed)) if rate is None else None
-        calibration = (doubt or found) if rate is None else found.shifted(rate)
+        lower = cautious(calibration, len(observed)) if rate is None else None
+        if rate is not None:
+            calibration = calibration.shifted(rate)
         knots = np.unique(np.quantile(np.concatenate([observed, null]), np.linspace(0, 1, 2001)))
-        wrong = calibration.mismatched(positions(knots, observed))
+        wrong = (lower or calibration).mismatched(positions(knots, observed))
         logits = np.log((1 - wrong) / wrong) + ORDER * np.linspace(-0.5, 0.5, len(knots))
-        return cls(calibration.rate if doubt is None else float("nan"), knots, logits)
+        return cls(calibration.rate if lower is None else float("nan"), knots, logits)
 
     @classmethod
-    def by(cls, calibration: Calibration, observed: np.ndarray) -> "ScoreProbability":
-        """By a calibration of ``observed`` scores (N,), each of which is a knot."""
+    def from_calibration(cls, calibration: Calibration, observed: np.ndarray) -> "ScoreProbability":
+        """Take it from a calibration of ``observed`` scores (N,). Each of them is a knot."""
         knots = np.unique(observed)
         wrong = calibration.mismatched(positions(knots, observed))
         return cls(calibration.rate, knots, np.log((1 - wrong) / wrong))
@@ -600,10 +600,11 @@ def noise_rate(calibration: Calibration | None, n: int, *, other: float | None =
     return Estimate(rate.value, float(max(rate.low + min(off, 0), 0)), float(min(rate.high + max(off, 0), 1)))
 
 
-def doubted(calibration: Calibration, n: int) -> Calibration | None:
-    """What judges n pairs whose noise rate is undetermined. None where it is determined.
+def cautious(calibration: Calibration, n: int) -> Calibration | None:
+    """The calibration that judges n pairs whose noise rate is undetermined. None where it is determined.
 
-    pi is an upper estimate. So they are judged by the middle between it and the lower end of its interval.
+    pi is an upper estimate. So the noise rate of this calibration is the middle between pi and the lower end of its
+    interval.
     """
     rate = calibration.noise_rate(n)
     undetermined = np.isnan(noise_rate(calibration, n).value)

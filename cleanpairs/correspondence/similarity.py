@@ -19,7 +19,7 @@ import numpy as np
 from cleanpairs.core import one_thread
 from cleanpairs.core.plain import part_of
 from cleanpairs.correspondence.agreement import Centred, NeighbourAgreement, products, solved
-from cleanpairs.correspondence.calibration import Calibration, ScoreProbability, calibrate, doubted, positions
+from cleanpairs.correspondence.calibration import Calibration, ScoreProbability, calibrate, cautious, positions
 from cleanpairs.correspondence.pair_probability import mixture_share
 from cleanpairs.ops.mapped import blocks, release
 from cleanpairs.ops.matching import places, unit_rows
@@ -176,8 +176,9 @@ class SimilarityAgreement(NeighbourAgreement):
 
     def of_all(self, observed: np.ndarray, matched: np.ndarray) -> "SimilarityAgreement":
         """Of N pairs of which these are a sample, by their scores and P(matched) (N,)."""
-        rate = float(1 - matched.mean())
-        known = self.calibration if doubted(self.calibration, len(self.observed)) else self.calibration.moved(rate)
+        rate, known = float(1 - matched.mean()), self.calibration
+        if cautious(known, len(self.observed)) is None:
+            known = known.moved(rate)
         return replace(self, observed=observed, noise_rate=rate, matched=matched, calibration=known)
 
     @property
@@ -365,10 +366,11 @@ def _agreement(pairs: VectorPairs, seed: int, sample: bool = False) -> Similarit
     near = _near(observed, near_scores, null_scores, random.rate, seed) if apart >= NUMBERS.apart else None
     if near is not None and near.rate <= calibration.noise_rate(len(pairs)).high:
         near = None  # those of images that are not in the data
-    judge = doubted(calibration := near or calibration, len(pairs)) or calibration
+    calibration = near or calibration
+    judge = cautious(calibration, len(pairs)) or calibration
     matched = 1 - judge.mismatched(positions(observed, observed))
     means, covariances = np.stack([side.mean for side in sides]), np.stack([side.covariance for side in sides])
-    probability = ScoreProbability.by(judge, added)
+    probability = ScoreProbability.from_calibration(judge, added)
     model = SimilarityModel(background, maps, means, covariances, scales, correction, probability, matched)
     return SimilarityAgreement(
         observed,

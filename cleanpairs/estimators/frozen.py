@@ -393,7 +393,7 @@ class FrozenScorer(PairScorer):
             )
         observed, of_null = found
         related = one_space_by_cosine(pairs, null)
-        self._fit_probability = ScoreProbability.of(observed, of_null) if related else None
+        self._fit_probability = ScoreProbability.from_null(observed, of_null) if related else None
         self._probability = self._fit_probability
         order, most = np.random.default_rng(self.random_state_).permutation(len(pairs)), self._background_pairs
         if len(pairs) <= most or self._pointwise or self._fit_probability is None:
@@ -414,7 +414,7 @@ class FrozenScorer(PairScorer):
         null = pairs.take(*null_pairs(pairs.image_group, pairs.text_group, self.random_state_))
         none = np.empty((2, 0), np.int64)
         scores, of_null = (self.compare(each, background, none)[0] for each in (pairs, null))
-        return ScoreProbability.of(scores, of_null, rate)
+        return ScoreProbability.from_null(scores, of_null, rate)
 
     def _correspondence(self, score: np.ndarray, probability: ScoreProbability | None) -> np.ndarray:
         calibrated = probability is not None and not self._pointwise

@@ -112,7 +112,7 @@ def unseen_threshold(
         return None
     threshold = float(np.quantile(observed, calibration.quantile(np.array([0.5]))[0]))
     rate = noise_rate(calibration, len(scored)) if seen.mean() <= 0.01 else UNDETERMINED
-    return UnseenThreshold(threshold, rate, ScoreProbability.by(calibration, observed))
+    return UnseenThreshold(threshold, rate, ScoreProbability.from_calibration(calibration, observed))
 
 
 def null_threshold(y: np.ndarray, pairs: VectorPairs, seed: int = 0) -> tuple[float, float] | None:

@@ -208,7 +208,7 @@ def mixture(n: int, wrong: float, apart: float = 3.0, seed: int = 0) -> tuple[np
 @pytest.mark.parametrize(("wrong", "apart"), [(0.0, 2.5), (0.05, 2.5), (0.2, 5.0), (0.6, 2.5)])
 def test_the_rate_and_the_probabilities_are_right(wrong: float, apart: float) -> None:
     observed, is_wrong, null = mixture(4000, wrong, apart)
-    found = ScoreProbability.of(observed, null)
+    found = ScoreProbability.from_null(observed, null)
     assert found is not None and abs(found.noise_rate - is_wrong.mean()) < 0.03
     p = 1 - found(observed)
     bins = np.minimum((p * 10).astype(int), 9)
@@ -222,7 +222,8 @@ def test_the_rate_and_the_probabilities_are_right(wrong: float, apart: float) ->
 
 def test_probabilities_rise_strictly_beyond_what_was_seen_whatever_unit_and_origin_the_scores_have() -> None:
     observed, _, null = mixture(1000, 0.3)
-    plain, mapped = ScoreProbability.of(observed, null), ScoreProbability.of(7 * observed - 3, 7 * null - 3)
+    plain = ScoreProbability.from_null(observed, null)
+    mapped = ScoreProbability.from_null(7 * observed - 3, 7 * null - 3)
     assert plain.noise_rate == pytest.approx(mapped.noise_rate, abs=1e-6)
     at = np.linspace(observed.min() - 2, observed.max() + 2, 400)
     p = plain(at)
@@ -234,7 +235,7 @@ def test_the_threshold_lies_in_the_gap_of_few_pairs() -> None:
     errors = 0
     for seed in range(12):
         observed, is_wrong, null = mixture(200, 0.2, apart=7.0, seed=seed)
-        errors += ((ScoreProbability.of(observed, null)(observed) < 0.5) != is_wrong).sum()
+        errors += ((ScoreProbability.from_null(observed, null)(observed) < 0.5) != is_wrong).sum()
     assert errors <= 4  # by quantiles alone, 7
 
 
@@ -244,6 +245,6 @@ def test_null_pairs_share_neither_image_nor_text_and_few_pairs_tell_nothing() ->
     assert len(image) > 1000
     assert (image_group[image] != image_group[text]).all() and (text_group[image] != text_group[text]).all()
     assert len(null_pairs(np.zeros(100, int), np.arange(100))[0]) == 0
-    assert ScoreProbability.of(np.zeros(LEAST_PAIRS - 1), np.zeros(1000)) is None
-    constant = ScoreProbability.of(np.zeros(200), np.zeros(800))
+    assert ScoreProbability.from_null(np.zeros(LEAST_PAIRS - 1), np.zeros(1000)) is None
+    constant = ScoreProbability.from_null(np.zeros(200), np.zeros(800))
     assert constant is not None and np.isfinite(constant(np.zeros(3))).all()
