@@ -22,7 +22,7 @@ import numpy as np
 
 from cleanpairs.core import CurrentProgress, plural
 
-Floats = np.ndarray
+Sample = tuple[np.ndarray, np.ndarray, np.ndarray]  # rows (m,), and the vectors (m, d) of their images and captions
 
 
 @dataclass(frozen=True)
@@ -61,13 +61,13 @@ class Displacement:
         Runs of displaced rows, in order.
     """
 
-    distance: Floats = field(repr=False)
-    probability: Floats = field(repr=False)
+    distance: np.ndarray = field(repr=False)
+    probability: np.ndarray = field(repr=False)
     blocks: tuple[DisplacedBlock, ...]
 
 
 def find_displaced_rows(
-    images: Any, texts: Any, *, usable: Floats | None = None, sample: tuple[Floats, Floats, Floats] | None = None
+    images: Any, texts: Any, *, usable: np.ndarray | None = None, sample: Sample | None = None
 ) -> Displacement:
     """Find blocks of rows whose captions stand a fixed number of rows away.
 
@@ -127,7 +127,7 @@ class _Rows:
 
     reach = 64  # distances that are all tried
 
-    def __init__(self, images: Any, texts: Any, usable: Floats, sample: tuple[Floats, Floats, Floats] | None) -> None:
+    def __init__(self, images: Any, texts: Any, usable: np.ndarray, sample: Sample | None) -> None:
         self.sides, self.usable, self.n = (images, texts), usable, len(images)
         rows, rng = np.flatnonzero(usable), np.random.default_rng(0)
         if sample is None:
@@ -142,7 +142,7 @@ class _Rows:
         i, j = rng.choice(len(some), (2, 20_000))
         far = np.abs(some[i] - some[j]) > min(self.reach, len(rows) // 4)
         self._random, self._rng, self._level = (i[far], j[far]), rng, np.zeros((2, self.n), np.float32)
-        self._known: dict[int, Floats] = {}  # distance -> similarity
+        self._known: dict[int, np.ndarray] = {}  # distance -> similarity
         self._draw_null()
 
     def _draw_null(self) -> None:
@@ -159,7 +159,7 @@ class _Rows:
         below = np.searchsorted(self.null, self._grid, side="right")
         self._normal = ndtri((below + 0.5) / (len(self.null) + 1)).astype(np.float32)
 
-    def rows_in_doubt(self, states: Floats, beside: int = 8, least: float = 4.0) -> Floats:
+    def rows_in_doubt(self, states: np.ndarray, beside: int = 8, least: float = 4.0) -> np.ndarray:
         """Rows, rising, that may lie in a block or claim its captions, and those of the sample.
 
         That is, rows in and ``beside`` a run whose evidence for a distance exceeds that for "in place" by ``least``.
@@ -173,15 +173,15 @@ class _Rows:
         return np.flatnonzero(doubted)
 
     def normalise(
-        self, states: Floats, rows: Floats, distance: Floats, fits: Floats, most: int = 1024, temperature: float = 0.3
+        self, states: np.ndarray, rows: np.ndarray, distance: np.ndarray, fits: np.ndarray, most: int = 1024
     ) -> None:
         """From now on take off each similarity what image and caption have with random captions and images.
 
         That is half of each log-sum-exp over ``most`` of them, other than those at the distances that are looked at.
         One counts less the more surely it has its own: image i and caption i + ``distance`` (n,) with probability
-        ``fits`` (n,). ``temperature`` is in standard deviations of random pairs. NaN for other rows than ``rows``.
+        ``fits`` (n,). The temperature is 0.3 standard deviations of random pairs. NaN for other rows than ``rows``.
         """
-        tau, count = temperature * max(float(self.null.std()), 1e-12), len(self._some)
+        tau, count = 0.3 * max(float(self.null.std()), 1e-12), len(self._some)
         level = np.full((2, self.n), np.nan, np.float32)
         caption = np.clip(np.arange(self.n) + distance, 0, self.n - 1)
         taken = np.bincount(caption, fits, self.n), fits  # captions, images
@@ -202,14 +202,14 @@ class _Rows:
         self._level = level
         self._draw_null()
 
-    def _unit(self, side: int, rows: Floats) -> Floats:
+    def _unit(self, side: int, rows: np.ndarray) -> np.ndarray:
         return self._centred(side, np.asarray(self.sides[side][rows], np.float32))
 
-    def _centred(self, side: int, x: Floats) -> Floats:
+    def _centred(self, side: int, x: np.ndarray) -> np.ndarray:
         x = np.subtract(x, self.means[side], out=x)
         return np.divide(x, np.maximum(np.sqrt(np.einsum("nd,nd->n", x, x)), 1e-12)[:, None], out=x)
 
-    def evidence(self, similarity: Floats, *, local: bool = False) -> Floats:
+    def evidence(self, similarity: np.ndarray, *, local: bool = False) -> np.ndarray:
         """Log likelihood ratio of "belongs together" by the quantile among random pairs.
 
         A pair that belongs together is taken to lie 1.5 standard deviations above random ones, on a normal scale.
@@ -229,7 +229,7 @@ class _Rows:
             z = np.minimum(z, (s - mean) / np.maximum(deviation, 1e-12))
         return np.clip(1.5 * z - 1.125, -5, 6)
 
-    def at(self, distance: int) -> Floats:
+    def at(self, distance: int) -> np.ndarray:
         """Similarity (n,) of image i and caption i + distance. NaN where there is none, or one is unusable, or image
         i + distance beyond the reach is the same.
         """
@@ -248,7 +248,7 @@ class _Rows:
         found[~(self.usable & self.usable[partner])] = np.nan
         return found
 
-    def _weights(self) -> Floats:
+    def _weights(self) -> np.ndarray:
         """Weight (n,) of each row's evidence: rows in a run of one image or one caption count once together."""
         first = np.ones(self.n, bool)
         for a in range(0, self.n, 1024):
@@ -258,7 +258,7 @@ class _Rows:
         run = np.cumsum(first) - 1
         return np.asarray(1 / np.bincount(run)[run])
 
-    def _bands(self, size: int = 1024, part: int = 128) -> Iterator[tuple[int, Floats]]:
+    def _bands(self, size: int = 1024, part: int = 128) -> Iterator[tuple[int, np.ndarray]]:
         """The first row of each block of b rows, and (b, 2 reach + 1) similarities at -reach to reach."""
         reach = self.reach
         for a in range(0, self.n, size):
@@ -276,7 +276,7 @@ class _Rows:
                 yield a + c, np.lib.stride_tricks.as_strided(S, (len(S), 2 * reach + 1), (step + one, one))
             CurrentProgress.advance("displaced rows", "rows", a + b, self.n)
 
-    def distances_that_beat_chance(self, false_alarm: float = 0.1, most: int = 64) -> Floats:
+    def distances_that_beat_chance(self, false_alarm: float = 0.1, most: int = 64) -> np.ndarray:
         """Distances, rising, whose evidence over some run of rows exceeds that for "in place" by a bound.
 
         The bound would allow a ``false_alarm`` if no runs overlapped. They do, so it happens a hundred times less
@@ -310,15 +310,15 @@ class _Rows:
                 found[k] = best
         return np.sort(sorted(found, key=lambda k: -found[k])[:most]).astype(np.int64)
 
-    def _far_distances(self, in_place: Floats, near: Sequence[int], queries: int = 1024, beside: int = 16) -> list[int]:
+    def _far_distances(self, in_place: np.ndarray, near: Sequence[int], queries: int = 1024) -> list[int]:
         """Distances beyond ``reach`` at which more nearest captions stand than chance explains.
 
-        The queries are rows of the sample without evidence (n,) to be in place. Those come first where ``beside`` rows
+        The queries are rows of the sample without evidence (n,) to be in place. Those come first where 16 rows
         on either side have no evidence for any distance: in place, or one of those ``near``.
         """
         from scipy.special import pdtrc
 
-        asked = np.flatnonzero(in_place[self._some] < 0)
+        asked, beside = np.flatnonzero(in_place[self._some] < 0), 16
         if not len(asked):
             return []
         ends = np.clip(self._some[asked, None] + [-beside, beside + 1], 0, self.n)
@@ -342,8 +342,8 @@ class _Rows:
 
 
 def _segmented(
-    rows: _Rows, states: Floats, rounds: int = 4, astray: tuple[float, float] = (0.01, 0.001)
-) -> tuple[Floats, Floats]:
+    rows: _Rows, states: np.ndarray, rounds: int = 4, astray: tuple[float, float] = (0.01, 0.001)
+) -> tuple[np.ndarray, np.ndarray]:
     """The state (n,) of each row, 0 for in place, and the probability (n,) that its pair in that state is right.
 
     ``astray``: share of the rows in a block that look as if in place, since a model may know wrong pairs by heart. And
@@ -378,14 +378,14 @@ def _segmented(
     return state, odds / (1 + np.bincount(caption, odds, n)[caption])
 
 
-def _log_ratio(matched: Floats, weight: Floats, null: Floats, at: Floats) -> Floats:
+def _log_ratio(matched: np.ndarray, weight: np.ndarray, null: np.ndarray, at: np.ndarray) -> np.ndarray:
     """Log density ratio of weighted ``matched`` and ``null`` similarities: a logistic regression, even in both.
 
     It is a parabola, of which only the side that rises counts: what fits worse is no better evidence.
     """
     from sklearn.linear_model import LogisticRegression
 
-    def features(s: Floats) -> Floats:
+    def features(s: np.ndarray) -> np.ndarray:
         z = (np.nan_to_num(s) - null.mean()) / max(null.std(), 1e-12)
         return np.stack([z, 0.1 * z**2], axis=-1)
 
@@ -398,18 +398,18 @@ def _log_ratio(matched: Floats, weight: Floats, null: Floats, at: Floats) -> Flo
     return np.clip(model.decision_function(features(at.ravel())).reshape(at.shape), -6, 6)
 
 
-def _evenly(rows: Floats, most: int) -> Floats:
+def _evenly(rows: np.ndarray, most: int) -> np.ndarray:
     """At most so many of the rows, at even distances."""
     return rows[np.linspace(0, len(rows) - 1, min(len(rows), most)).astype(int)]
 
 
-def _largest_sums(x: Floats) -> Floats:
+def _largest_sums(x: np.ndarray) -> np.ndarray:
     """The largest sum (n,) over a run of rows in which each row lies."""
     total = np.concatenate([[0], np.cumsum(x)])
     return np.asarray(np.maximum.accumulate(total[::-1])[::-1][1:] - np.minimum.accumulate(total)[:-1])
 
 
-def _viterbi(emission: Floats, change: float = 1e-4, end: float = 1e-3) -> Floats:
+def _viterbi(emission: np.ndarray, change: float = 1e-4, end: float = 1e-3) -> np.ndarray:
     """The likeliest states (n,): a row changes its state with probability ``change``, and ends a block with ``end``.
 
     A block is worth more than its end costs. Rows that lie in no such run are in place, and only their first and last
