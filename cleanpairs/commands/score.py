@@ -210,7 +210,7 @@ def threshold_of_rows(model: PairScorer, scorer: RowScorer, source: Source, data
         return None
     images, texts, image_group, text_group, scores = (np.concatenate(each) for each in zip(*parts, strict=True))
     given = Embeddings(images), Embeddings(texts), image_group, text_group, scores
-    return unseen_threshold(bank, *given, model.random_state_, model._similarity)
+    return unseen_threshold(bank, model._pair_scores, *given, model.random_state_)
 
 
 def _first_captions(source: Source) -> list[str]:

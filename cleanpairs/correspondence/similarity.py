@@ -13,6 +13,7 @@ one, as it scores pairs of other data (:class:`SimilarityModel`).
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -230,6 +231,20 @@ class SimilarityModel:
     def __call__(self, pairs: VectorPairs) -> np.ndarray:
         """P(matched) (n,) float32 of n pairs of unit vectors."""
         return self.judge(pairs, self.scores(pairs))
+
+    def score_pairs(
+        self, images: Any, texts: Any, image_group: np.ndarray, text_group: np.ndarray,
+        image_of: np.ndarray | None = None, text_of: np.ndarray | None = None,
+    ) -> np.ndarray:  # fmt: skip
+        """P(matched) (e,) float32 of e pairs of embeddings. The arguments are those of a bank
+        (:class:`cleanpairs.scoring.Bank`).
+        """
+        image_of, text_of = (np.arange(len(images)) if given is None else given for given in (image_of, text_of))
+        out = np.empty(len(image_of), np.float32)
+        for rows in blocks(len(out), 4096):
+            i, t = image_of[rows], text_of[rows]
+            out[rows] = self(VectorPairs(images.vectors[i], texts.vectors[t], image_group[i], text_group[t]))
+        return out
 
     def judge(self, pairs: VectorPairs, scores: np.ndarray) -> np.ndarray:
         """P(matched) (n,) float32 of n pairs by their :meth:`scores`. The background's own pairs keep theirs."""

@@ -13,8 +13,7 @@ from cleanpairs.core import DataError
 from cleanpairs.data.rows import RowBatch
 from cleanpairs.encoders.base import DualEncoder, input_dim
 from cleanpairs.features import Captions
-from cleanpairs.ops.normalised_similarity import VectorPairs
-from cleanpairs.scoring import Bank, Embeddings, embed_images, embed_texts
+from cleanpairs.scoring import Embeddings, embed_images, embed_texts
 
 LEAST = 64  # rows of a matrix product
 
@@ -85,34 +84,32 @@ class VectorScorer(RowScorer):
     network : DualEncoder
         The model.
 
-    bank : Bank
-        The trusted pairs that its scores refer to.
-
     tokenizer : Captions
         Makes tables of captions.
 
-    judge : callable or None
-        What scores VectorPairs in place of the bank.
+    score_pairs : callable
+        What scores pairs of embeddings, with the arguments of :class:`cleanpairs.scoring.Bank`.
 
     text_vectors : bool
         Whether the rows bring vectors of captions.
 
     has_images : bool
         Whether the rows have images, too. Near duplicates among these are one image.
+
+    device : str
+        Where the network computes.
     """
 
     def __init__(
-        self, network: DualEncoder, bank: Bank, tokenizer: Captions, judge: Callable[[VectorPairs], np.ndarray] | None,
-        *, text_vectors: bool, has_images: bool,
+        self, network: DualEncoder, tokenizer: Captions, score_pairs: Callable[..., np.ndarray], *, text_vectors: bool,
+        has_images: bool, device: str,
     ) -> None:  # fmt: skip
-        self.network, self.bank, self.tokenizer, self.judge = network, bank, tokenizer, judge
-        self.text_vectors = text_vectors
+        self.network, self.tokenizer, self.score_pairs = network, tokenizer, score_pairs
+        self.text_vectors, self.device = text_vectors, device
         self.compares_vectors = not network.local and not has_images
 
     def _judged(self, images: Embeddings, texts: Embeddings, *groups: np.ndarray) -> np.ndarray:
-        if self.judge is not None:
-            return self.judge(VectorPairs(images.vectors, texts.vectors, *groups))
-        return np.asarray(self.bank(images, texts, *groups))
+        return self.score_pairs(images, texts, *groups)
 
     def embedded(self, batch: RowBatch, data: str) -> tuple[Embeddings, Embeddings]:
         """See :class:`RowScorer`. DataError where the vectors have another size than the model's."""
@@ -130,8 +127,8 @@ class VectorScorer(RowScorer):
         vectors = filled(vectors)
         if len(tokens) < LEAST:
             tokens = tokens.take(filled(np.arange(len(tokens))))
-        images = embed_images(network, vectors, device=self.bank.device, batch_size=_even(len(vectors)))
-        texts = embed_texts(network, tokens, device=self.bank.device, batch_size=_even(len(tokens)))
+        images = embed_images(network, vectors, device=self.device, batch_size=_even(len(vectors)))
+        texts = embed_texts(network, tokens, device=self.device, batch_size=_even(len(tokens)))
         return images.take(batch.row), texts.take(np.arange(n))
 
 

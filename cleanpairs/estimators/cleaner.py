@@ -407,9 +407,9 @@ class PairCleaner(FittedCleaner, PairScorer, ModelSettings, FitSettings):
         return array
 
     def _score_embedded(self, pairs: Pairs, images: Embeddings, texts: Embeddings) -> np.ndarray:
-        """See :meth:`PairScorer._score_embedded`: by the bank."""
+        """See :meth:`PairScorer._score_embedded`."""
         groups = pairs.image_group, pairs.text_group
-        return self.bank_(images, texts, *groups, pairs.image_index, np.arange(len(pairs)))
+        return self._pair_scores(images, texts, *groups, pairs.image_index, np.arange(len(pairs)))
 
     def _row_scorer(self, roles: Set[str]) -> RowScorer | None:
         """See :meth:`PairScorer._row_scorer`: image vectors stream, with captions or their vectors."""
@@ -417,8 +417,10 @@ class PairCleaner(FittedCleaner, PairScorer, ModelSettings, FitSettings):
         needed = {"features", "text_features" if given else "text"}
         if self._named_filters or self._image_encoder != "features" or not needed <= roles:
             return None
-        how = {"text_vectors": given, "has_images": self.near_duplicates and "image" in roles}
-        return VectorScorer(self.model_, self.bank_, self.tokenizer_, self._similarity, **how)
+        has_images, device = self.near_duplicates and "image" in roles, self._resolved_device()
+        return VectorScorer(
+            self.model_, self.tokenizer_, self._pair_scores, text_vectors=given, has_images=has_images, device=device
+        )
 
     def encode_images(self, images: Any) -> np.ndarray:
         """Encode images in the joint space.

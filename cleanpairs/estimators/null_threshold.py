@@ -65,15 +65,18 @@ def spread_blocks(n: int) -> list[range]:
 
 
 def unseen_threshold(
-    bank: Bank, images: Embeddings, texts: Embeddings, image_group: np.ndarray, text_group: np.ndarray,
-    scores: np.ndarray, seed: int = 0, judge: Callable[[VectorPairs], np.ndarray] | None = None,
+    bank: Bank, score_pairs: Callable[..., np.ndarray], images: Embeddings, texts: Embeddings, image_group: np.ndarray,
+    text_group: np.ndarray, scores: np.ndarray, seed: int = 0,
 ) -> UnseenThreshold | None:  # fmt: skip
     """Return the threshold for scores of pairs that a model has not seen.
 
     Parameters
     ----------
     bank : Bank
-        The trusted pairs that scored them.
+        The trusted pairs of the model. Pairs that are among them do not count.
+
+    score_pairs : callable
+        What scored them, with the arguments of the bank.
 
     images, texts : Embeddings
         Vectors of n pairs.
@@ -87,9 +90,6 @@ def unseen_threshold(
     seed : int
         Seed of everything random.
 
-    judge : callable, optional
-        What scored them in place of the bank.
-
     Returns
     -------
     UnseenThreshold or None
@@ -102,10 +102,7 @@ def unseen_threshold(
     if len(scored) < LEAST_PAIRS:
         return None
     image, text = (scored[rows] for rows in null_pairs(image_group[scored], text_group[scored], seed))
-    if judge is None:
-        null = bank(images, texts, image_group, text_group, image, text)
-    else:
-        null = judge(VectorPairs(images.vectors, texts.vectors, image_group, text_group).take(image, text))
+    null = score_pairs(images, texts, image_group, text_group, image, text)
     observed = scores[scored]
     calibration = calibrate(observed, null, seed=seed) if len(null) and one_space(observed, null) else None
     if calibration is None:

@@ -369,6 +369,11 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         """Correspondence (n,) float32 of n pairs, of :meth:`_embed`. Quarantined ones too."""
         raise NotImplementedError
 
+    @property
+    def _pair_scores(self) -> Callable[..., np.ndarray]:
+        """What scores pairs of embeddings: the similarity of one space if nothing is trained on it, else the bank."""
+        return self.bank_ if self._similarity is None else self._similarity.score_pairs
+
     def _takes_own_threshold(self, fingerprint: str) -> bool:
         """Whether a trained model has another threshold for data of this fingerprint: not ``fit``'s, and none given."""
         return self.needs_training and self.threshold is None and fingerprint != self._fingerprint
@@ -942,8 +947,8 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         some = np.concatenate(spread_blocks(len(embedded.images)))
         rows = np.flatnonzero(np.isin(pairs.image_index, some))
         return unseen_threshold(
-            self.bank_, embedded.images.take(pairs.image_index[rows]), embedded.texts.take(rows),
-            pairs.pair_image_group[rows], pairs.text_group[rows], scores[rows], self.random_state_, self._similarity,
+            self.bank_, self._pair_scores, embedded.images.take(pairs.image_index[rows]), embedded.texts.take(rows),
+            pairs.pair_image_group[rows], pairs.text_group[rows], scores[rows], self.random_state_,
         )  # fmt: skip
 
     def _applied_threshold(self, unseen: UnseenThreshold | None, *, of_fit: bool = False) -> float:

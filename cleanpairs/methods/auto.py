@@ -23,7 +23,6 @@ from cleanpairs.core.plain import part_of
 from cleanpairs.correspondence.calibration import UNDETERMINED, noise_rate
 from cleanpairs.correspondence.pair_probability import PairProbability
 from cleanpairs.correspondence.similarity import SimilarityAgreement, SimilarityModel
-from cleanpairs.data import Pairs
 from cleanpairs.encoders.base import DualEncoder
 from cleanpairs.encoders.ensemble import Ensemble, members_of
 from cleanpairs.encoders.joint_head import JointSpace
@@ -34,8 +33,8 @@ from cleanpairs.estimators.encoders import AUTO, GIVEN
 from cleanpairs.estimators.persistence import Saved, Stored
 from cleanpairs.methods.auto_training import AutoTraining
 from cleanpairs.methods.untrained import Untrained, vectors_of_both
-from cleanpairs.ops.normalised_similarity import TAU, VectorPairs
-from cleanpairs.scoring import Embeddings, embed_images, embed_texts
+from cleanpairs.ops.normalised_similarity import TAU
+from cleanpairs.scoring import embed_images, embed_texts
 from cleanpairs.trainer import TrainingData, step_seed
 
 
@@ -217,16 +216,6 @@ class Auto(PairCleaner):
             return super()._builder(fit)
         self._similarity = found.model
         return partial(JointSpace, int(fit.images.array.shape[-1]))
-
-    def _score_embedded(self, pairs: Pairs, images: Embeddings, texts: Embeddings) -> np.ndarray:
-        if self._similarity is None:
-            return super()._score_embedded(pairs, images, texts)
-        index, found = pairs.image_index, []
-        for start in range(0, len(pairs), 4096):
-            rows = np.arange(start, min(start + 4096, len(pairs)))
-            sides = images.vectors[index[rows]], texts.vectors[rows]
-            found.append(self._similarity(VectorPairs(*sides, pairs.pair_image_group[rows], pairs.text_group[rows])))
-        return np.concatenate([np.empty(0, np.float32), *found])
 
     def _fits_sample(self, roles: Set[str]) -> bool:
         given = self.encoder is None and self.text_encoder in (None, AUTO, GIVEN)
