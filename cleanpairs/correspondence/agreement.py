@@ -20,6 +20,7 @@ import numpy as np
 from cleanpairs.correspondence.calibration import Estimate, calibrate, positions
 from cleanpairs.correspondence.density_ratio import mismatched_by_density, noise_rate_by_tails
 from cleanpairs.correspondence.words import lowest_ratio
+from cleanpairs.ops.mapped import blocks
 from cleanpairs.ops.normalised_similarity import RIVALS, VectorPairs, among_all, cosines
 
 BLOCK = 1024  # rows at once
@@ -603,11 +604,11 @@ def kernel_sums(
     out = np.empty((len(taus), len(rows), t.shape[1]), np.float32)
     mass = np.empty((len(taus), len(rows)), np.float32)
     near_to, values, weight = x[references], t[references], trust[references]
-    for start in range(0, len(rows), BLOCK):
-        block = rows[start : start + BLOCK]
+    for at in blocks(len(rows), BLOCK):
+        block = rows[at]
         near = x[block] @ near_to.T - 1  # (b, B)
         own = np.flatnonzero(place[block] >= 0)
-        self_weight, at = unlisted[block], slice(start, start + len(block))
+        self_weight = unlisted[block]
         for k, tau in enumerate(taus):
             K = np.exp(near / np.float32(tau)) * weight
             K[own, place[block[own]]] = 0
@@ -670,12 +671,12 @@ class _Ridge:
         if targets is None:
             return np.asarray(self.t[queries] - self.residual[queries] / self.stays[queries, None])
         out = np.empty((len(queries), self.t.shape[1]), np.float32)
-        for start in range(0, len(queries), BLOCK):
-            i, j = queries[start : start + BLOCK], targets[start : start + BLOCK]
+        for at in blocks(len(queries), BLOCK):
+            i, j = queries[at], targets[at]
             both = np.einsum("ij,ij->i", self.solved[i], self.x[j])
             toward, back = both * self.weight[j], both * self.weight[i]
             left_out = self.stays[j, None] * self.residual[i] + toward[:, None] * self.residual[j]
-            out[start : start + BLOCK] = self.t[i] - left_out / (self.stays[i] * self.stays[j] - toward * back)[:, None]
+            out[at] = self.t[i] - left_out / (self.stays[i] * self.stays[j] - toward * back)[:, None]
         return out
 
 
@@ -742,7 +743,6 @@ def similarity_to_neighbours(pairs: VectorPairs, trust: np.ndarray, *, seed: int
         above += similarity / max(float(similarity.std()), 1e-12)
         observed = np.einsum("ij,ij->i", few, t) + 1e-6  # no pair is nearer than itself
         for queries, among in ((few, t[others]), (t, few[others])):
-            for start in range(0, n, BLOCK):
-                at = slice(start, start + BLOCK)
+            for at in blocks(n, BLOCK):
                 nearer[at] += np.log1p((queries[at] @ among.T > observed[at, None]).sum(axis=1))
     return np.asarray(rankdata(above) + rankdata(-nearer) - 1) / (2 * max(n, 1))

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from cleanpairs.ops.mapped import blocks
 from cleanpairs.ops.matching import token_counts
 
 BLOCK = 1000  # images that are compared with each other
@@ -198,7 +199,7 @@ def image_vectors(images: np.ndarray, rows: np.ndarray) -> np.ndarray:
     (n, D) float32
         See :func:`standardised`.
     """
-    return standardised(np.concatenate([_plain(images[rows[at : at + 256]]) for at in range(0, len(rows), 256)]))
+    return standardised(np.concatenate([_plain(images[rows[at]]) for at in blocks(len(rows), 256)]))
 
 
 def _plain(x: np.ndarray) -> np.ndarray:

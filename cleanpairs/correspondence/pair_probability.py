@@ -31,6 +31,7 @@ import numpy as np
 
 from cleanpairs.correspondence.agreement import Centred, ridge
 from cleanpairs.ops.columns import numbered
+from cleanpairs.ops.mapped import blocks
 from cleanpairs.ops.matching import places, unit_rows
 
 
@@ -183,8 +184,7 @@ class _Sides:
 
     def pairs(self, image: np.ndarray, caption: np.ndarray) -> np.ndarray:
         out = np.empty((len(image), len(self.images.views)), np.float32)
-        for start in range(0, len(image), 1 << 14):
-            s = slice(start, start + (1 << 14))
+        for s in blocks(len(image), 1 << 14):
             rows = {
                 id(x): x[at[s]] for side, at in ((self.images, image), (self.captions, caption)) for x in side.views
             }
@@ -218,11 +218,11 @@ class _Predictor:
     ) -> list[np.ndarray]:
         unit, others = unit_rows(queries), unit_rows(references)
         out = [queries @ map_, *(np.empty((len(queries), values.shape[1]), np.float32) for _ in NUMBERS.taus)]
-        for start in range(0, len(queries), 1024):
-            near = unit[start : start + 1024] @ others.T - 1
+        for at in blocks(len(queries), 1024):
+            near = unit[at] @ others.T - 1
             for k, tau in enumerate(NUMBERS.taus):
                 K = np.exp(near / np.float32(tau)) * self.weight
-                out[k + 1][start : start + 1024] = K @ values / np.maximum(K.sum(axis=1, keepdims=True), 1e-12)
+                out[k + 1][at] = K @ values / np.maximum(K.sum(axis=1, keepdims=True), 1e-12)
         return out
 
     def images(self, pairs: np.ndarray) -> _Side:
@@ -479,8 +479,8 @@ class PairProbability:
         return np.asarray(_terms(views) @ self._coefficients + self._intercept, np.float32)
 
     def _blocks(self, images: _Side, captions: _Side) -> Iterator[tuple[int, np.ndarray]]:
-        for start in range(0, len(images), NUMBERS.block):
-            yield start, self._ratio(_Sides(images, captions).table(slice(start, start + NUMBERS.block)))
+        for rows in blocks(len(images), NUMBERS.block):
+            yield rows.start, self._ratio(_Sides(images, captions).table(rows))
 
     def _right(self, images: np.ndarray, captions: np.ndarray) -> np.ndarray:
         """(2, k): places of the images, which rise, and of the captions that are pairs anywhere in the input."""
@@ -590,8 +590,8 @@ class PairProbability:
         step = NUMBERS.step if self._linear else len(self.captions)
         sums: list[np.ndarray] = []
         scales: list[Any] = []
-        for start in range(0, len(self.captions), step):
-            self._captions = predictor.captions(self.captions[start : start + step])
+        for at in blocks(len(self.captions), step):
+            self._captions = predictor.captions(self.captions[at])
             sums.append(self._compare(few, self._captions)[1])
             scales.append(self._captions.scale)
         if self._linear:

@@ -322,10 +322,10 @@ def similarity_agreement(pairs: VectorPairs, *, seed: int = 0, sample: bool = Fa
     found = _agreement(unit_pairs(pairs.take(rows)), seed, sample=True)
     if found is None:
         return None
-    observed, at_once, others = np.empty(n), 4096, np.setdiff1d(np.arange(n), rows)
+    observed, others = np.empty(n), np.setdiff1d(np.arange(n), rows)
     observed[rows] = found.observed
-    for start in range(0, len(others), at_once):
-        block = others[start : start + at_once]
+    for at in blocks(len(others), 4096):
+        block = others[at]
         observed[block] = found.model.scores(unit_pairs(pairs.take(block)))
         release(pairs.images, pairs.texts)
     matched = found.model.judge(pairs, observed).astype(np.float64)

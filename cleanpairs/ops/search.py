@@ -124,9 +124,8 @@ class Prepared:
         self.index.nprobe = self.note.probes
         _, near = self.index.search(_padded(queries, self.index.d), min(max(_AGAIN * k, _AT_LEAST), self.note.rows))
         scores, order = np.empty(near.shape, np.float32), np.argsort(near, axis=None)  # mapped rows front to back
-        read = 1 << 12  # vectors, before the pages of their file are given back
-        for start in range(0, len(order), read):
-            at = order[start : start + read]
+        for some in blocks(len(order), 1 << 12):  # vectors, before the pages of their file are given back
+            at = order[some]
             ids = np.maximum(near.ravel()[at], 0)
             scores.ravel()[at] = _products(queries, at // near.shape[1], self.rows, ids)
             release(self.rows)
@@ -192,9 +191,8 @@ def _index(rows: np.ndarray, lists: int, part: int) -> Any:
     rng = np.random.default_rng(0)
     seen = min(m, 48 * lists)  # rows that k-means sees
     index.train(_padded(_taken(rows, np.sort(rng.choice(m, seen, replace=False))), index.d))
-    at_once = 1 << 14
-    for first in range(0, m, at_once):
-        index.add(_padded(rows[first : first + at_once], index.d))
+    for some in blocks(m, 1 << 14):
+        index.add(_padded(rows[some], index.d))
         release(rows)
     return index
 
@@ -202,9 +200,8 @@ def _index(rows: np.ndarray, lists: int, part: int) -> Any:
 def _taken(rows: np.ndarray, chosen: np.ndarray) -> np.ndarray:
     """The rows ``chosen`` (k,), rising, in float32."""
     out = np.empty((len(chosen), rows.shape[1]), np.float32)
-    at_once = 64  # they lie far apart: the system may map half a megabyte for each
-    for start in range(0, len(chosen), at_once):
-        out[start : start + at_once] = rows[chosen[start : start + at_once]]
+    for at in blocks(len(chosen), 64):  # they lie far apart: the system may map half a megabyte for each
+        out[at] = rows[chosen[at]]
         release(rows)
     return out
 
