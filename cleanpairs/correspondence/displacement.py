@@ -21,6 +21,8 @@ from typing import Any
 import numpy as np
 
 from cleanpairs.core import CurrentProgress, plural
+from cleanpairs.ops.mapped import blocks
+from cleanpairs.ops.normalised_similarity import cosines
 
 Sample = tuple[np.ndarray, np.ndarray, np.ndarray]  # rows (m,), and the vectors (m, d) of their images and captions
 
@@ -150,11 +152,8 @@ class _Rows:
         from scipy.special import ndtri
 
         i, j = self._random
-        parts = [
-            np.einsum("nd,nd->n", *(x[k[a : a + 4096]] for x, k in zip(self._vectors, self._random, strict=True)))
-            for a in range(0, len(i), 4096)
-        ]
-        self.null = np.sort(np.concatenate(parts) - self._level[0, self._some[i]] - self._level[1, self._some[j]])
+        similarity = cosines(self._vectors[0][i], self._vectors[1][j])
+        self.null = np.sort(similarity - self._level[0, self._some[i]] - self._level[1, self._some[j]])
         self._grid = np.linspace(self.null[0], self.null[-1], 2**14, dtype=np.float32)
         below = np.searchsorted(self.null, self._grid, side="right")
         self._normal = ndtri((below + 0.5) / (len(self.null) + 1)).astype(np.float32)
@@ -190,8 +189,8 @@ class _Rows:
             among, place = self._vectors[1 - side][rivals], np.full(self.n, -1)
             place[self._some[rivals]] = np.arange(len(rivals))
             free = np.log(1.001 - taken[side][self._some[rivals]]).astype(np.float32)
-            for a in range(0, len(rows), 1024):
-                some = rows[a : a + 1024]
+            for block in blocks(len(rows), 1024):
+                some = rows[block]
                 S = self._unit(side, some) @ among.T / tau + free
                 for k in (0, *states.tolist()):
                     other = some + sign * k
@@ -288,7 +287,7 @@ class _Rows:
         far = np.maximum(abs(np.arange(-reach, reach + 1)), 1)
         bound = np.log(self.n / false_alarm * np.pi**2 / 3 * far**2)
         weights, (total, lowest, gain) = self._weights(), np.zeros((3, 2 * reach + 1))
-        s = np.einsum("nd,nd->n", *self._vectors) - self._level[:, self._some].sum(axis=0)
+        s = cosines(*self._vectors) - self._level[:, self._some].sum(axis=0)
         least = np.quantile(s, np.clip(2 * np.mean(s < np.median(self.null)), 0, 1))
         in_place = np.empty(self.n)
         for a, S in self._bands():
