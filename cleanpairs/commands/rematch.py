@@ -28,7 +28,7 @@ from cleanpairs.engine import Engine, make_engine
 from cleanpairs.engine.queries import EngineSearch
 from cleanpairs.estimators import PairScorer
 from cleanpairs.estimators.batches import RowScorer
-from cleanpairs.estimators.scorer import Embedded
+from cleanpairs.estimators.embedded import Embedded
 from cleanpairs.ops.columns import numbered, with_columns
 from cleanpairs.ops.search import TopK, top_k
 from cleanpairs.repair.actions import NOT_IN_UIDS

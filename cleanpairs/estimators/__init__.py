@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cleanpairs.estimators.cleaner import PairCleaner
+    from cleanpairs.estimators.embedded import Embedded
     from cleanpairs.estimators.frozen import FrozenScorer
-    from cleanpairs.estimators.scorer import Embedded, PairScorer
+    from cleanpairs.estimators.scorer import PairScorer
 
 __all__ = ["Embedded", "FrozenScorer", "PairCleaner", "PairScorer"]
 
@@ -17,5 +18,5 @@ __all__ = ["Embedded", "FrozenScorer", "PairCleaner", "PairScorer"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = {"FrozenScorer": "frozen", "PairCleaner": "cleaner"}.get(name, "scorer")
-    return getattr(import_module(f"{__name__}.{module}"), name)
+    modules = {"Embedded": "embedded", "FrozenScorer": "frozen", "PairCleaner": "cleaner", "PairScorer": "scorer"}
+    return getattr(import_module(f"{__name__}.{modules[name]}"), name)

@@ -25,10 +25,11 @@ from cleanpairs.encoders.image_transform import pictures_of
 from cleanpairs.encoders.joint_head import JointHead, VectorTowers
 from cleanpairs.encoders.tokenizer import Tokenizer, TokenTable
 from cleanpairs.estimators.batches import RowScorer, VectorScorer
+from cleanpairs.estimators.embedded import Embedded, with_images
 from cleanpairs.estimators.encoders import AUTO, GIVEN, WORDS, Encoders, takes_sentences, text_encoder_for
 from cleanpairs.estimators.null_threshold import null_threshold
 from cleanpairs.estimators.persistence import Saved, Stored
-from cleanpairs.estimators.scorer import Embedded, PairScorer, checked_captions, validation_pairs, with_images
+from cleanpairs.estimators.scorer import PairScorer, checked_captions, validation_pairs
 from cleanpairs.estimators.settings import FitSettings, ModelSettings
 from cleanpairs.features import Captions, ImageMatrix
 from cleanpairs.features.texts import precomputed_text_vectors

@@ -26,9 +26,10 @@ from cleanpairs.encoders.image_transform import pictures_of
 from cleanpairs.encoders.libraries import load_encoder
 from cleanpairs.encoders.model_files import FrozenPair
 from cleanpairs.estimators.batches import RowScorer
+from cleanpairs.estimators.embedded import Embedded, with_images
 from cleanpairs.estimators.encoders import GIVEN, Encoders, check_vectors, resolved
 from cleanpairs.estimators.persistence import Saved, Stored
-from cleanpairs.estimators.scorer import Embedded, PairScorer, checked_captions, validation_pairs, with_images
+from cleanpairs.estimators.scorer import PairScorer, checked_captions, validation_pairs
 from cleanpairs.estimators.settings import check_model
 from cleanpairs.features.texts import refuse_without_captions
 from cleanpairs.ops.matching import unit_rows

@@ -6,7 +6,7 @@ scikit-learn's conventions: the constructor only stores, ``fit`` validates, fitt
 import warnings
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -17,7 +17,7 @@ from cleanpairs.core import ConfigError, DataError, RefusedError, check_settings
 from cleanpairs.core.plain import rate_in_words
 from cleanpairs.correspondence.calibration import Calibration
 from cleanpairs.correspondence.density_minimum import DensityMinimum, find_density_minimum
-from cleanpairs.correspondence.displacement import Displacement, find_displaced_rows
+from cleanpairs.correspondence.displacement import Displacement
 from cleanpairs.correspondence.pair_probability import PairProbability, VectorRows
 from cleanpairs.correspondence.similarity import SimilarityModel
 from cleanpairs.data import Pairs, Source, load_pairs
@@ -27,15 +27,14 @@ from cleanpairs.data.filters import PREFIX, chosen_filters, filter_reasons
 from cleanpairs.data.images import without_outliers
 from cleanpairs.data.pairs import caption_text, is_missing
 from cleanpairs.data.text import NO_CAPTION_FILE, NO_DOWNLOAD
-from cleanpairs.encoders.tokenizer import TokenTable
 from cleanpairs.estimators.batches import RowScorer
 from cleanpairs.estimators.cut import Cut, cut_at
+from cleanpairs.estimators.embedded import Embedded
 from cleanpairs.estimators.encoders import MOST_NEW, unknown_share
 from cleanpairs.estimators.null_threshold import UnseenThreshold, spread_blocks, unseen_threshold
 from cleanpairs.estimators.persistence import Saved, Stored, load_estimator, save_estimator, versions
 from cleanpairs.estimators.refusal import IndependenceTest, independence_of, refuse_independent
 from cleanpairs.estimators.settings import EncoderSettings, RunSettings, ScoringSettings
-from cleanpairs.estimators.spaces import displaced_between_spaces, frozen_spaces
 from cleanpairs.features import ImageMatrix
 from cleanpairs.ops.search import top_k
 from cleanpairs.repair.candidates import DonorSearch, NeighbourSearch
@@ -46,147 +45,14 @@ from cleanpairs.repair.plan_input import PlanInput
 from cleanpairs.repair.planning import judged_pairs, plan_repairs, repair_probability
 from cleanpairs.repair.recaption import CaptionWriter, recaption
 from cleanpairs.repair.settings import RepairSettings, changed
-from cleanpairs.scoring import Bank, Embeddings, Encoded, matrix, trusted_rows
-from cleanpairs.scoring.evaluate import Recall, recall, recall_folds, recall_of_similarity
+from cleanpairs.scoring import Bank, Embeddings, trusted_rows
+from cleanpairs.scoring.evaluate import Recall
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from cleanpairs.explain import Explainer, Explanation
     from cleanpairs.export import Pushed
-
-
-@dataclass(frozen=True)
-class Embedded:
-    """N pairs, of M images, as a fitted scorer sees them.
-
-    Parameters
-    ----------
-    pairs : Pairs
-        The pairs.
-
-    images : Embeddings
-        Vectors of M images.
-
-    texts : Embeddings
-        Vectors of N captions.
-
-    quarantined : dict
-        pair_id -> reason.
-
-    frozen_images : array, optional
-        What a trained model's towers saw: (M, R, D) vectors or (M, 3, H, W) pixels.
-
-    frozen_texts : TokenTable, optional
-        The captions that they saw.
-    """
-
-    pairs: Pairs
-    images: Embeddings
-    texts: Embeddings
-    quarantined: dict[int, str]
-    frozen_images: np.ndarray | None = None
-    frozen_texts: TokenTable | None = None
-
-    def take(self, rows: np.ndarray) -> "Embedded":
-        """Select pairs, with their images alone and without the quarantine.
-
-        Parameters
-        ----------
-        rows : (k,) int64
-            Which, rising.
-
-        Returns
-        -------
-        Embedded
-            k pairs.
-        """
-        if len(rows) == len(self.pairs):
-            return self
-        pairs, used = with_images(self.pairs, rows)
-        images = None if self.frozen_images is None else self.frozen_images[used]
-        texts = None if self.frozen_texts is None else self.frozen_texts.take(rows)
-        return Embedded(pairs, self.images.take(used), self.texts.take(rows), {}, images, texts)
-
-    @property
-    def usable(self) -> np.ndarray:
-        """Which pairs are not quarantined, (N,) bool."""
-        return np.array([i not in self.quarantined for i in range(len(self.pairs))], dtype=bool)
-
-    @cached_property
-    def frozen_spaces(self) -> tuple[np.ndarray, np.ndarray]:
-        """Unit vectors (M, d) and (N, e) of what a trained model's towers saw, before any training."""
-        assert self.frozen_images is not None and self.frozen_texts is not None
-        return frozen_spaces(self.frozen_images, self.pairs.image_index, self.frozen_texts, 0)
-
-    @property
-    def _has_frozen_spaces(self) -> bool:
-        """Whether the towers saw vectors of two spaces, at least 20."""
-        images, texts = self.frozen_images, self.frozen_texts
-        if images is None or texts is None or images.ndim != 3 or len(images) < 20 or not len(self.pairs):
-            return False
-        return texts.vectors is None or images.shape[1:] != (1, texts.vectors.shape[1])
-
-    def displaced_rows(self, matched: np.ndarray) -> Displacement:
-        """See :meth:`PairScorer.displaced_rows`.
-
-        Parameters
-        ----------
-        matched : (N,) float
-            P(matched). NaN counts as 0.
-
-        Returns
-        -------
-        Displacement
-            Of n rows.
-        """
-        pairs, spaces = self.pairs, self.frozen_spaces if self._has_frozen_spaces else None
-        _, first, row = np.unique(pairs.row, return_index=True, return_inverse=True)
-        images, texts = (self.images.vectors, self.texts.vectors) if spaces is None else spaces
-        images, usable, count = images[pairs.image_index[first]], np.zeros(len(first), bool), np.bincount(row)
-        usable[row[self.usable]] = True
-        if len(first) < len(pairs):  # of several captions the mean
-            each = texts / count[row, None].astype(np.float32)
-            texts = np.zeros((len(first), texts.shape[1]), np.float32)
-            np.add.at(texts, row, each)
-        if spaces is not None:  # trained networks know displaced pairs by heart
-            mean = np.bincount(row, np.nan_to_num(matched)) / count
-            return displaced_between_spaces(images, texts, mean, usable, pairs.pair_image_group[first])
-        if images.shape[1] != texts.shape[1]:
-            usable[:] = False
-        return find_displaced_rows(images, texts, usable=usable)
-
-    def recall(self, model: Any = None, device: str = "cpu", folds: int = 1) -> Recall:
-        """Retrieval recall, where an image counts once.
-
-        Parameters
-        ----------
-        model : DualEncoder, optional
-            What embedded them, if it compares more than vectors.
-        device : str
-            Where it compares.
-        folds : int
-            See :meth:`PairScorer.evaluate`.
-
-        Returns
-        -------
-        Recall
-            R@1, R@5, R@10 and rSum.
-        """
-        pairs = self.pairs
-        usable = self.usable
-        _, first, owner = np.unique(pairs.pair_image_group[usable], return_index=True, return_inverse=True)
-        order = np.argsort(first)  # as they come: groups are hashes
-        images, captions = pairs.image_index[usable][first[order]], np.flatnonzero(usable)
-        owner = order.argsort()[owner]
-
-        def of(inside: np.ndarray, given: np.ndarray, owner: np.ndarray) -> Recall:
-            i, t = images[inside], captions[given]
-            if model is None or not model.local:
-                return recall(self.images.vectors[i], self.texts.vectors[t], owner)
-            return recall_of_similarity(matrix(Encoded(self.images, self.texts, model, device), i, t), owner)
-
-        return recall_folds(of, len(images), owner, folds)
 
 
 def validation_pairs(val: Any, y: Any) -> Pairs | None:
@@ -217,25 +83,6 @@ def validation_pairs(val: Any, y: Any) -> Pairs | None:
     if pairs is not None and len(pairs.reasons) == len(pairs):
         raise DataError("val holds no usable pair")
     return pairs
-
-
-def with_images(pairs: Pairs, rows: np.ndarray) -> tuple[Pairs, np.ndarray]:
-    """Select pairs, with the images that they use.
-
-    Parameters
-    ----------
-    pairs : Pairs
-        n pairs.
-    rows : (k,) int64
-        Which.
-
-    Returns
-    -------
-    Pairs, (m,) int64
-        k pairs, whose image index is into these rows of images.
-    """
-    used, place = np.unique(pairs.image_index[rows], return_inverse=True)
-    return replace(pairs.select(rows), image_index=place, image_group=pairs.image_group[used]), used
 
 
 class Fitted:
