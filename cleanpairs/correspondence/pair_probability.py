@@ -135,7 +135,7 @@ class _Space(Centred):
 
 @dataclass(frozen=True)
 class _Side:
-    """V views of n images, or captions, and what each product with one is multiplied by: (n, V), or 1."""
+    """V views (n, d) of n images or captions. The ``scale`` (n, V) is a factor of each product. None: 1."""
 
     views: list[Any]
     scale: np.ndarray | None = None
@@ -150,7 +150,7 @@ class _Side:
 
 @dataclass(frozen=True)
 class _Later:
-    """What is found, or predicted, of these ``pairs`` (n,) when it is looked up."""
+    """Rows that ``predict`` makes of ``pairs`` (n,) when they are looked up."""
 
     predict: Callable[[np.ndarray], Any]
     pairs: np.ndarray
@@ -306,10 +306,10 @@ class _Edges:
 
 @dataclass(frozen=True)
 class _Known:
-    """Edges of n held-out captions, whose truth is known.
+    """Edges of n held-out captions, whose own image is known. A pair is matched itself with probability ``sure`` (n,).
 
-    ``absent`` ones are wrong. ``rivals`` are the same ones beside the caption's own image, whose edges are ``right``.
-    That is so ``sure`` (n,).
+    ``absent``: wrong edges of a caption whose own image is not there. ``rivals``: the same edges, if its image is there.
+    ``right``: the edges with its own image.
     """
 
     absent: _Edges
@@ -318,7 +318,7 @@ class _Known:
     sure: np.ndarray
 
     def best(self, fit: tuple[np.ndarray, float]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The best of each caption (n,): without its image, beside it, and of it."""
+        """The best edge of each caption (n,): without its own image, beside it, and with it."""
         n = len(self.sure)
         return self.absent.best(fit, n), self.rivals.best(fit, n), self.right.best(fit, n)
 
@@ -344,7 +344,7 @@ class _Known:
 
 
 def _siblings(rows: np.ndarray, of: np.ndarray) -> Any:
-    """Which other rows (n, n) share one ``of`` (k,). One that many rows share makes none."""
+    """Which other rows (n, n) have the same ``of`` (k,). Of one that more than ``near`` rows have, none."""
     from scipy.sparse import csr_array
 
     few = np.bincount(of)[of] <= NUMBERS.near
@@ -355,14 +355,14 @@ def _siblings(rows: np.ndarray, of: np.ndarray) -> Any:
 
 
 def _together(group: np.ndarray, lost: np.ndarray, kept: np.ndarray) -> float:
-    """The share of ``lost`` pairs among those of one ``group`` (N,) with a lost one."""
+    """The share of ``lost`` pairs among the other pairs of the ``group`` (N,) of a lost pair."""
     group = np.unique(group, return_inverse=True)[1]
     of_lost, of_kept = (np.bincount(group[pairs], minlength=len(group))[group[lost]] for pairs in (lost, kept))
     return float((of_lost - 1).sum() / max((of_lost - 1 + of_kept).sum(), 1))
 
 
 def _in_groups(pairs: np.ndarray, groups: list[tuple[np.ndarray, float]], rng: np.random.Generator) -> np.ndarray:
-    """Order ``pairs`` (n,) so that a share of those of one group stand together, for each ``(group (N,), share)``."""
+    """Order ``pairs`` (n,) so that for each ``(group (N,), share)`` this share of a group's pairs stands together."""
     key = np.arange(len(pairs)) / len(pairs)
     for group, share in groups:
         of_group = rng.random(len(pairs))[np.unique(group[pairs], return_inverse=True)[1]]

@@ -1,14 +1,20 @@
 r"""Agreement of vectors of one space before any training: normalised similarity, and what a linear map adds to it.
 
-n is the normalised similarity (:func:`cleanpairs.ops.normalised_similarity.balanced`). Its balance counts the more, the
-more mismatched pairs have right partners in the data. r is a ridge regression between the sides, trained on other
-folds. The score is n + c r, each in standard deviations of its null. AUC compares observed pairs that seem matched with
-null pairs. c is the least weight within two standard errors of the largest AUC. Rate and probability come from the
-null. In it counts more what resembles mismatched pairs. Where it shows few mismatches, near null pairs, with the
-captions most like theirs, show others. Reasons: docs/methods/auto.md.
+The score of a pair is n + c r. n is the normalised similarity (:func:`cleanpairs.ops.normalised_similarity.balanced`).
+r is the cosine with what a ridge regression between the sides predicts, which was fitted to other folds. Each is in
+standard deviations over null pairs. These are random wrong pairs.
 
-All this is computed of some thousand pairs. Of more pairs a sample is taken, and the result scores the others, one by
-one, as it scores pairs of other data (:class:`SimilarityModel`).
+- The balanced part of n has the larger weight, the more mismatched pairs have their right partners in the data.
+- c is the smallest weight whose AUC is within two standard errors of the largest. The AUC compares pairs that seem
+  matched with null pairs.
+- Null pairs calibrate the noise rate and the probabilities. Those that resemble mismatched pairs count more.
+- If few pairs look like null pairs, *near* null pairs are asked, too. Their captions are the most similar ones of other
+  images. They tell captions that were exchanged with similar ones.
+
+Reasons: docs/methods/auto.md.
+
+All pairs are compared with each other, up to some thousand. Of more pairs a sample is compared, and the result scores
+the others one by one, as it scores pairs of other data (:class:`SimilarityModel`).
 """
 
 from collections.abc import Mapping
@@ -339,11 +345,13 @@ def unit_pairs(pairs: VectorPairs) -> VectorPairs:
 
 @one_thread()
 def _agreement(pairs: VectorPairs, seed: int, sample: bool = False) -> SimilarityAgreement | None:
-    """Of N pairs of unit vectors, which are compared with each other.
+    """Agreement of N pairs of unit vectors, each compared with all others.
 
-    Mismatched pairs whose right partners are in no other pair score above those whose partners are there. So a share of
-    the null is scored with these partners. The share is a lower bound, and the null errs towards the former.
-    ``sample``: of more pairs. Each of these is scored as the rest will be, as if it were added to the others alone.
+    A mismatched pair scores lower if another pair has its right partner. So a share of the null pairs is scored with
+    their right partners among the others. This share is a lower bound, see :func:`_share_present`.
+
+    ``sample``: they are a sample of more pairs. Then each is scored as if it were added alone to the others, which is
+    how the rest will be scored.
     """
     fold, null = _folds_and_null(pairs, seed)
     background, rows = Background.of(pairs), np.arange(len(pairs))
@@ -414,12 +422,12 @@ def _folds_and_null(pairs: VectorPairs, seed: int) -> tuple[np.ndarray, np.ndarr
 def _likely_mismatched(
     sides: list[Centred], null: np.ndarray, scores: np.ndarray, null_scores: np.ndarray, weight: np.ndarray
 ) -> np.ndarray:
-    """Weights (K,) of null pairs (2, K), by a first ``weight`` (K,) and by how likely the image and the caption of each
-    are to be of mismatched pairs.
+    """Weights (K,) of null pairs (2, K): a first ``weight`` (K,), times how likely their images and captions are those
+    of mismatched pairs.
 
-    By least squares of P(mismatched) on a side's main directions and on the spread of its cosines with all of the
-    other side, as a share of what is found of null pairs. Where sources differ in noise and in difficulty, null pairs
-    of the noisy one count more.
+    Least squares fit P(mismatched) to the main directions of a side, and to the spread of its cosines with all of the
+    other side. The weight is this fit, divided by that of null pairs. So null pairs of a noisy source count more, where
+    sources differ in noise and in difficulty.
     """
     calibration, likely = calibrate(scores, null_scores, weight=weight, by_score=True, draws=0), weight.copy()
     assert calibration is not None
@@ -435,7 +443,7 @@ def _likely_mismatched(
 def _by_null(
     scores: np.ndarray, absent: np.ndarray, present: np.ndarray, weight: np.ndarray, share: float, seed: int
 ) -> Calibration | None:
-    """Calibrate by null pairs (K,) with weights. A ``share`` of them is scored with their right partners there."""
+    """Calibrate by null pairs (K,) with weights. A ``share`` of them has its scores with right partners ``present``."""
     null = absent
     if share:
         null, weight = np.append(absent, present), 2 * np.append((1 - share) * weight, share * weight)
@@ -448,10 +456,11 @@ def _within(pairs: VectorPairs, shared: np.ndarray, image: np.ndarray, text: np.
 
 
 def _share_present(pairs: VectorPairs, background: Background, matched: np.ndarray) -> float:
-    """The share of mismatched pairs whose right partners are in other mismatched pairs: a lower bound.
+    """A lower bound of the share of mismatched pairs whose right partners are in other mismatched pairs.
 
-    The largest similarity of each caption to the images of mismatched pairs tells. Captions of matched pairs show how
-    large it is with their own image among these, and without. The same holds for images.
+    It is a mixture of two kinds of captions, by their largest similarity to an image of a mismatched pair. Captions of
+    matched pairs show this similarity for both kinds: without their own image among those, and with it. Images are
+    treated alike.
     """
     wrong, right = np.flatnonzero(matched < 0.5), np.flatnonzero(matched >= 0.5)
     if not len(wrong) or not len(right):
@@ -474,8 +483,8 @@ def _share_present(pairs: VectorPairs, background: Background, matched: np.ndarr
 def _alone(
     pairs: VectorPairs, background: Background, image: np.ndarray, text: np.ndarray, *, partners: bool = False
 ) -> np.ndarray:
-    """As :func:`_within`, each pair as if it were added alone to the background. Unless ``partners``, this is without
-    its image and its caption.
+    """As :func:`_within`, as if each pair were added alone to the background, without its image and its caption. With
+    ``partners`` these stay in the background.
     """
     cosine, sums = cosines(pairs.images[image], pairs.texts[text]), background.others_and_all[int(partners)]
     return np.asarray(
@@ -489,7 +498,7 @@ def _scale(scores: np.ndarray) -> np.ndarray:
 
 
 def _near_pairs(pairs: VectorPairs) -> np.ndarray:
-    """(2, k): rows of images, and of the captions of other images and texts that are most like theirs."""
+    """Rows (2, k) of images, and of the captions that are most similar to theirs, of other images and other texts."""
     texts, some = pairs.texts, np.arange(len(pairs))
     found = top_k(texts, texts, min(16, len(texts))).indices
     other = (found >= 0) & (pairs.text_group[found] != pairs.text_group[some, None])
@@ -603,14 +612,14 @@ def one_space_by_cosine(pairs: VectorPairs, null: np.ndarray) -> bool:
 
 
 def _corrected(area: float, rate: float) -> float:
-    """The area of matched pairs, where this is that of observed ones, of which a share is like the null."""
+    """The area of matched pairs, by that of observed pairs. A share of these, the ``rate``, is like the null."""
     return float(np.clip((area - rate / 2) / max(1 - rate, 1e-3), 0, 1))
 
 
 def _near(observed: np.ndarray, near: np.ndarray, null: np.ndarray, random: float, seed: int = 0) -> Calibration | None:
-    """The calibration where captions were swapped with near ones. None where their share may be 0.
+    """The calibration if captions were exchanged with similar ones. None if their share may be 0.
 
-    ``random``: the share of pairs that look like random ones, by ``null``, whose part of the lower tail is none of it.
+    Pairs that look like random ones, a share ``random`` by ``null``, are taken from the lower tail first.
     """
     if len(near) < LEAST_PAIRS or random >= NUMBERS.few_random:
         return None
