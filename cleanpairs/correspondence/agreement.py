@@ -287,7 +287,7 @@ def neighbour_agreement(
     matched, planted_matched = (1 - mismatched_by_density(observed, null, rate, at) for at in (observed, of_planted))
     known = NeighbourAgreement(observed, null, rate, matched, of_planted[:m], planted_matched[:m], of_planted[m:])
     for side, numbers in enumerate(_groups(pairs.image_group, pairs.text_group)):
-        known = _with_groups(pairs, known, side, numbers, seed)
+        known = _judge_groups(pairs, known, side, numbers, seed)
     return known
 
 
@@ -308,13 +308,13 @@ def _groups(image_group: np.ndarray, text_group: np.ndarray) -> tuple[np.ndarray
     return product[image], np.where(images > 1, text.max(initial=0) + 1 + np.arange(len(text)), text)
 
 
-def _with_groups(
+def _judge_groups(
     pairs: VectorPairs, found: NeighbourAgreement, side: int, numbers: np.ndarray, seed: int
 ) -> NeighbourAgreement:
-    """With what is known of the images (side 0) or captions (1), each with the mean of what it is paired with.
+    """Judge images (side 0), or captions (1), as a whole: each with the mean of what it is paired with.
 
-    Pairs of equal ``numbers`` (N,) are judged as a whole. ``found`` stays as it was where few numbers are equal, or
-    where the partners of one are no more alike than random ones.
+    Pairs of equal ``numbers`` (N,) are one group. The result is ``found`` where few numbers are equal, or where the
+    partners of one image or caption are no more alike than random ones.
     """
     from scipy.sparse import csr_array
     from sklearn.preprocessing import normalize
@@ -325,9 +325,9 @@ def _with_groups(
     share = float(several[group].mean())
     if share < NUMBERS.grouped or _share_alike(sides[1 - side], group, weight, seed) < NUMBERS.alike:
         return found
-    told = found.group_noise_rate or Estimate(0.0, 0.0, 0.0)
+    known_rate = found.group_noise_rate or Estimate(0.0, 0.0, 0.0)
     if several.sum() < NUMBERS.least_pairs:  # these may all be another's, and nothing shows it
-        return replace(found, group_noise_rate=told.joined(Estimate(0.0, 0.0, share)))
+        return replace(found, group_noise_rate=known_rate.joined(Estimate(0.0, 0.0, share)))
     means = csr_array((weight, (group, np.arange(len(group)))))
     sides[1 - side] = normalize(means @ sides[1 - side])
     # Where each group has one image, or one caption, that is taken as it is.
@@ -340,7 +340,8 @@ def _with_groups(
     of_rest = noise_rate_by_tails(rest, found.null)
     return replace(
         found, observed=observed, matched=matched * (1 - mismatched_by_density(rest, found.null, of_rest, observed)),
-        noise_rate=1 - (1 - of_rest) * float(matched.mean()), group_matched=matched, group_noise_rate=told.joined(rate),
+        noise_rate=1 - (1 - of_rest) * float(matched.mean()), group_matched=matched,
+        group_noise_rate=known_rate.joined(rate),
     )  # fmt: skip
 
 

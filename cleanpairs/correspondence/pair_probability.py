@@ -308,7 +308,7 @@ class _Edges:
 class _Known:
     """Edges of n held-out captions, whose own image is known. A pair is matched itself with probability ``sure`` (n,).
 
-    ``absent``: wrong edges of a caption whose own image is not there. ``rivals``: the same edges, if its image is there.
+    ``absent``: wrong edges of a caption whose own image is not there. ``rivals``: the same edges, if it is there.
     ``right``: the edges with its own image.
     """
 
