@@ -513,6 +513,41 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         """
         return self._scored(pairs)[1]
 
+    def predict(self, pairs: Any) -> np.ndarray:
+        """Return which pairs are mismatched.
+
+        Parameters
+        ----------
+        pairs : n pairs
+            As :func:`cleanpairs.load_pairs` takes them.
+
+        Returns
+        -------
+        (n,) bool
+            Pairs of ``fit`` are judged by its correspondence and threshold. Others are judged by :meth:`score_pairs`
+            and :meth:`own_threshold`, which goes by all of them together. Quarantined pairs count as mismatched.
+        """
+        y, threshold = self._scores_and_threshold(load_pairs(pairs))
+        return np.asarray(~(y >= threshold))
+
+    def fit_predict(self, pairs: Any, y: Any = None) -> np.ndarray:
+        """Fit, and tell which pairs are mismatched.
+
+        Parameters
+        ----------
+        pairs : n pairs
+            As :func:`cleanpairs.load_pairs` takes them.
+        y : None
+            There are no labels.
+
+        Returns
+        -------
+        (n,) bool
+            As :meth:`predict` after :meth:`fit`.
+        """
+        pairs = load_pairs(pairs)
+        return self.fit(pairs, y).predict(pairs)
+
     def _scored(self, pairs: Any) -> tuple[Embedded, np.ndarray]:
         """:meth:`_embed` and :meth:`score_pairs` at once."""
         embedded = self._embed(pairs)

@@ -14,7 +14,6 @@ import numpy as np
 
 from cleanpairs.core import ConfigError, nearest
 from cleanpairs.core.parameters import LARGEST_SEED, check_whole, choice, number, text, whole
-from cleanpairs.data import load_pairs
 from cleanpairs.encoders.tokenizer import KINDS
 
 
@@ -107,41 +106,6 @@ class Estimator:
         from sklearn.utils import estimator_html_repr
 
         return str(estimator_html_repr(self)) if get_config()["display"] == "diagram" else None
-
-    def predict(self: Any, pairs: Any) -> np.ndarray:
-        """Return which pairs are mismatched.
-
-        Parameters
-        ----------
-        pairs : n pairs
-            As :func:`cleanpairs.load_pairs` takes them.
-
-        Returns
-        -------
-        (n,) bool
-            Pairs of ``fit`` are judged by its correspondence and threshold. Others are judged by :meth:`score_pairs`
-            and :meth:`own_threshold`, which goes by all of them together. Quarantined pairs count as mismatched.
-        """
-        y, threshold = self._scores_and_threshold(load_pairs(pairs))
-        return np.asarray(~(y >= threshold))
-
-    def fit_predict(self: Any, pairs: Any, y: Any = None) -> np.ndarray:
-        """Fit, and tell which pairs are mismatched.
-
-        Parameters
-        ----------
-        pairs : n pairs
-            As :func:`cleanpairs.load_pairs` takes them.
-        y : None
-            There are no labels.
-
-        Returns
-        -------
-        (n,) bool
-            As :meth:`predict` after :meth:`fit`.
-        """
-        pairs = load_pairs(pairs)
-        return np.asarray(self.fit(pairs, y).predict(pairs))
 
 
 def _check_seed(owner: str, name: str, value: Any) -> None:
