@@ -478,7 +478,6 @@ class _Prediction:
         trust = trust.astype(np.float32)
         self.ridge = _Ridge(x, self.space.given, trust)
         self.kernel = partial(_kernel_regression, direction, references, trust)
-        self.mean = np.zeros(0, np.float32)
         self.mean = np.stack([predicted.mean(axis=0) for predicted in self._each(sample, None)])
 
     def _each(self, rows: np.ndarray, targets: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
