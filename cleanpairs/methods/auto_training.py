@@ -205,7 +205,8 @@ class AutoTraining(TrainingStrategy):
         self.known, self.networks, self.objective = known, networks, InfoNCEWithRCE(tau=tau)
         self.label_epochs, self.repair_weight, self.seed = label_epochs, repair_weight, seed
         self.captions, final = self.known.captions, self.known.similarity
-        self.calibration, self.settled = None if final is None else final.calibration, final is not None
+        self.calibration = None if final is None else final.calibration
+        self.settled = final is not None
         self.trains, self.dependence_is_known = train or not known.by_similarity, known.by_similarity
         self.w = self.known.matched.astype(np.float32)
         self.weight = self.w.copy()
@@ -230,11 +231,10 @@ class AutoTraining(TrainingStrategy):
         last, own = view.epoch == self.label_epochs, np.arange(len(self.w), dtype=np.int64)
         if len(self.known.planted) and view.stage == 1:
             self.scores += self.similarity(view, self.captions)
-            w = (
-                self.calibration_label(view)
-                if last
-                else self.calibrated(ranks(self.scores) + ranks(self.known.observed))
-            )
+            if last:
+                w = self.calibration_label(view)
+            else:
+                w = self.calibrated(ranks(self.scores) + ranks(self.known.observed))
             self.w = w.astype(np.float32)
             self.weight = self.w.copy()
             self.scores = np.zeros(len(own)) if last else self.scores
@@ -435,10 +435,10 @@ class AutoTraining(TrainingStrategy):
             Unit vectors.
         """
         encoded = [view.encoded(k) for k in range(self.networks)]
-        return tuple(  # type: ignore[return-value]
-            np.concatenate([getattr(e, side).vectors[rows] for e in encoded], axis=1) / np.float32(len(encoded) ** 0.5)
-            for side, rows in (("images", images), ("texts", texts))
-        )
+        length = np.float32(len(encoded) ** 0.5)
+        image = np.concatenate([e.images.vectors[images] for e in encoded], axis=1)
+        text = np.concatenate([e.texts.vectors[texts] for e in encoded], axis=1)
+        return image / length, text / length
 
     def repair(self, view: EpochContext) -> None:
         """Give the captions of pairs with w < 1/2 to the images that they fit best, by sparse transport."""

@@ -19,7 +19,7 @@ def consistency(z_image: np.ndarray, z_text: np.ndarray, a_image: np.ndarray, a_
     z_image, z_text : (n, d) float
         Unit vectors of the pairs.
     a_image, a_text : (m, d) float
-        Unit vectors of the anchors. None of them is one of the pairs.
+        Unit vectors of the anchors. A pair that is one itself is compared with the nearest other anchor.
 
     Returns
     -------

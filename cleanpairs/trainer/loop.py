@@ -297,8 +297,8 @@ class Trainer:
         steps = [(k, batch) for k in range(strategy.networks) for batch in strategy.batches(view, k)]
         pairs = sum(len(rows) for _, batch in steps for rows in batch)
         # Of the pairs whose step was taken the losses' sum and the number, and all whose step was tried.
-        counts = ("loss_sum", 0.0), ("counted", 0), ("done", 0)
-        self.loss_sum, self.counted, self.done = ((partial or {}).get(name, none) for name, none in counts)
+        past = partial or {}
+        self.loss_sum, self.counted, self.done = past.get("loss_sum", 0.0), past.get("counted", 0), past.get("done", 0)
         started_at, started = self.done, time.perf_counter()
         for network in view.networks:
             network.train()
