@@ -325,8 +325,7 @@ class Calibration:
     @classmethod
     def from_dict(cls, stored: dict[str, Any]) -> "Calibration":
         """The calibration that :meth:`to_dict` stored."""
-        names = (name for name in ("theta", "draws", "scores") if name in stored)
-        return cls(**{name: np.asarray(stored[name], dtype=np.float64) for name in names})
+        return cls(**{name: np.asarray(value, dtype=np.float64) for name, value in stored.items()})
 
 
 def _entropy(p: np.ndarray) -> np.ndarray:
