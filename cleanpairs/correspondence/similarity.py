@@ -349,9 +349,7 @@ def _agreement(pairs: VectorPairs, seed: int, sample: bool = False) -> Similarit
 
     A mismatched pair scores lower if another pair has its right partner. So a share of the null pairs is scored with
     their right partners among the others. This share is a lower bound, see :func:`_share_present`.
-
-    ``sample``: they are a sample of more pairs. Then each is scored as if it were added alone to the others, which is
-    how the rest will be scored.
+    ``sample``: they are a sample of more pairs. Each is scored as the rest will be, added alone to the others.
     """
     fold, null = _folds_and_null(pairs, seed)
     background, rows = Background.of(pairs), np.arange(len(pairs))
