@@ -15,7 +15,7 @@ from cleanpairs.correspondence.agreement import normalised_agreement, nothing_kn
 from cleanpairs.correspondence.calibration import calibrate, positions
 from cleanpairs.correspondence.similarity import weights_by_twins
 from cleanpairs.datasets import load_clipart
-from cleanpairs.estimators import PairScorer, scorer
+from cleanpairs.estimators import PairScorer, embedded
 from cleanpairs.estimators.spaces import frozen_spaces
 from cleanpairs.methods import auto_training, untrained
 from cleanpairs.methods.auto_training import AutoTraining, first_within_one_standard_error
@@ -199,7 +199,7 @@ def test_where_the_agreement_sees_nothing_the_planted_pairs_tell(monkeypatch: py
     assert roc_auc_score(~noise.mismatched, model.correspondence_) > 0.9
     assert (flagged & noise.mismatched).sum() / flagged.sum() > 0.8
     seen = list[int]()
-    monkeypatch.setattr(scorer, "frozen_spaces", lambda *of: seen.append(len(of[0])) or frozen_spaces(*of))
+    monkeypatch.setattr(embedded, "frozen_spaces", lambda *of: seen.append(len(of[0])) or frozen_spaces(*of))
     assert model.rematch(pairs).summary().judged and seen == [700]  # they take long
 
 
