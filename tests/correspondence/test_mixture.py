@@ -222,8 +222,7 @@ def test_the_rate_and_the_probabilities_are_right(wrong: float, apart: float) ->
 
 def test_probabilities_rise_strictly_beyond_what_was_seen_whatever_unit_and_origin_the_scores_have() -> None:
     observed, _, null = mixture(1000, 0.3)
-    plain = ScoreProbability.from_null(observed, null)
-    mapped = ScoreProbability.from_null(7 * observed - 3, 7 * null - 3)
+    plain, mapped = (ScoreProbability.from_null(a * observed - b, a * null - b) for a, b in ((1, 0), (7, 3)))
     assert plain.noise_rate == pytest.approx(mapped.noise_rate, abs=1e-6)
     at = np.linspace(observed.min() - 2, observed.max() + 2, 400)
     p = plain(at)

@@ -1,14 +1,12 @@
 """Words that do not fit their image: against a loop, and in the evidence."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from scipy.sparse import csr_array
 from sklearn.metrics import roc_auc_score
 
 from cleanpairs.correspondence.agreement import neighbour_agreement
-from cleanpairs.correspondence.words import NUMBERS, WordRatios, lowest_ratio
+from cleanpairs.correspondence.words import NUMBERS, WordNumbers, WordRatios, lowest_ratio
 from cleanpairs.methods.auto_training import ranks_by_length, reordered
 from cleanpairs.ops.normalised_similarity import VectorPairs
 from tests.helpers import distinct, unit
@@ -19,7 +17,7 @@ def test_ratios_are_those_of_a_loop(references: int, monkeypatch: pytest.MonkeyP
     rng, n = np.random.default_rng(1), 70
     x, trust, has = unit(rng.normal(size=(n, 4))), rng.random(n), rng.random((n, 6)) < [0.5, 0.3, 0.2, 0.2, 0.1, 0.01]
     judged = np.stack([rng.integers(0, n, 30), rng.integers(0, n, 30)])
-    monkeypatch.setattr("cleanpairs.correspondence.words.NUMBERS", replace(NUMBERS, references=references, block=16))
+    monkeypatch.setattr("cleanpairs.correspondence.words.NUMBERS", WordNumbers(references=references, block=16))
     found = WordRatios(x, csr_array(3 * has), trust)(judged)
     some = np.sort(np.random.default_rng(0).permutation(n)[:references])
     share = (trust[some] @ has[some]) / trust[some].sum()

@@ -215,5 +215,4 @@ def test_the_oldest_pairs_make_room_and_what_is_remembered_lies_on_the_device() 
         held.push(*features(3, 4))
     assert memory.images.device.type == memory.texts.device.type == "meta"
     assert memory.rows.tolist() == known.rows.tolist() == [2, 3, 4]
-    for found, expected in zip((known.images, known.texts), features(2, 3, 4), strict=False):
-        torch.testing.assert_close(found, expected)
+    torch.testing.assert_close((known.images, known.texts), features(2, 3, 4)[:2])
