@@ -63,10 +63,7 @@ class Fit:
         What these pairs are trained with.
 
     strategy : TrainingStrategy
-        The method's. None before it is made.
-
-    values : (n,) float32
-        The correspondence, after the training.
+        The method's, which has the correspondence after the training. None before it is made.
     """
 
     pairs: Pairs
@@ -74,8 +71,7 @@ class Fit:
     captions: TokenTable
     usable: np.ndarray
     data: TrainingData
-    strategy: TrainingStrategy | None = None
-    values: np.ndarray | None = None
+    strategy: Any = None
 
 
 class FittedCleaner:
@@ -214,10 +210,11 @@ class PairCleaner(FittedCleaner, PairScorer, ModelSettings, FitSettings):
                 self._independence = self._test_independence(*given)
             checkpoint = None if run_dir is None else self._checkpoint(pairs, val, strategy, Path(run_dir))
             trainer = Trainer(self._settings(), checkpoint=checkpoint, on_epoch=on_epoch, on_step=on_step)
-            self._train(replace(fit, strategy=strategy), strategy, trainer, val, resume)
+            self._train(replace(fit, strategy=strategy), trainer, val, resume)
             return self
 
-    def _train(self, fit: Fit, strategy: TrainingStrategy, trainer: Trainer, val: Pairs | None, resume: bool) -> None:
+    def _train(self, fit: Fit, trainer: Trainer, val: Pairs | None, resume: bool) -> None:
+        strategy = fit.strategy
         stages, build = strategy.stages(self._stages()), self._builder(fit)
         if stages:
             trained = trainer.fit(fit.data, stages, strategy, build, self._validator(val), resume)
@@ -225,7 +222,7 @@ class PairCleaner(FittedCleaner, PairScorer, ModelSettings, FitSettings):
             trained = Trained(build().eval(), strategy.value(), heads=[None])
         self._heads, self.history_ = trained.heads, trained.history
         self.best_val_rsum_ = trained.best_val_rsum
-        self._finish(trained.model, replace(fit, values=trained.values))
+        self._finish(trained.model, fit)
         if val is not None and not stages:
             self.best_val_rsum_ = self.evaluate(val).rsum
 
@@ -249,10 +246,9 @@ class PairCleaner(FittedCleaner, PairScorer, ModelSettings, FitSettings):
 
     def _finish(self, networks: Any, fit: Fit) -> None:
         """Set what the trained ``networks`` tell of the pairs."""
-        assert fit.values is not None
         data, usable = fit.data, fit.usable
         self.correspondence_ = np.full(len(fit.pairs), np.nan, dtype=np.float32)
-        self.correspondence_[usable] = np.clip(fit.values, 0.0, 1.0)
+        self.correspondence_[usable] = np.clip(fit.strategy.value(), 0.0, 1.0)
         if not np.isfinite(self.correspondence_[usable]).all():
             raise RefusedError("the correspondence of some pairs is not finite: the model has diverged; lower lr")
         if len(usable) > 1 and np.ptp(self.correspondence_[usable]) == 0:

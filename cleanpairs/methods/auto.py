@@ -211,7 +211,7 @@ class Auto(PairCleaner):
     retrieval: bool = False
 
     def _builder(self, fit: Fit) -> Callable[[], Any]:
-        found = _training(fit).known.similarity
+        found = fit.strategy.known.similarity
         if found is None or self.retrieval:
             return super()._builder(fit)
         self._similarity = found.model
@@ -259,7 +259,7 @@ class Auto(PairCleaner):
         )  # fmt: skip
 
     def _set_noise_rate(self, fit: Fit) -> None:
-        training = _training(fit)
+        training: AutoTraining = fit.strategy
         known = training.known
         groups, calibration = known.agreement.group_noise_rate, training.calibration
         rate = noise_rate(calibration, len(fit.usable), other=training.untrained_rate)
@@ -280,9 +280,9 @@ class Auto(PairCleaner):
         if self._similarity is not None:
             return networks, TAU
         networks, tau = super()._model_and_temperature(networks, fit)
-        data, w = fit.data, fit.values
-        by_similarity = _training(fit).known.by_similarity
-        if not self.regression or by_similarity or networks.local or data.images.ndim != 3 or w is None or not w.any():
+        data, w = fit.data, fit.strategy.value()
+        by_similarity = fit.strategy.known.by_similarity
+        if not self.regression or by_similarity or networks.local or data.images.ndim != 3 or not w.any():
             return networks, tau
         device, seed = self._resolved_device(), self.random_state_
         linear = Linear.fit(
@@ -315,8 +315,3 @@ class Auto(PairCleaner):
         return PairProbability(
             *spaces, pairs.image_index, *groups, correspondence, threshold, joint=joint, seed=self.random_state_
         )
-
-
-def _training(fit: Fit) -> AutoTraining:
-    assert isinstance(fit.strategy, AutoTraining)
-    return fit.strategy
