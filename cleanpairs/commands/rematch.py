@@ -136,7 +136,7 @@ class Planning:
         self, run: Run, source: Source, settings: RepairSettings, parts: Path, engine: Engine | None,
         read: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
-        scores, fitted = run.fitted_scores(), run.is_fitted_on(source)
+        scores, fitted = run.fitted_scores(), run.fingerprint == source.fingerprint
         self.model: PairScorer = run.estimator(scores, fitted=not fitted)
         self.source, self.settings, self.parts = source, settings, parts
         self.read = read or {"data": run.info["input"]["data"], "columns": run.info["input"]["options"]}

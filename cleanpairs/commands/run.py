@@ -28,7 +28,7 @@ import pyarrow as pa
 from cleanpairs.core import is_share, without_secrets
 from cleanpairs.core.errors import ConfigError, DataError, MissingInputError, OutputError, OutputExistsError
 from cleanpairs.core.regular import read_json, read_lines, reading, sha256_of, writing
-from cleanpairs.data import ParquetSink, Source, load_source, open_recorded, staged_file
+from cleanpairs.data import ParquetSink, load_source, open_recorded, staged_file
 from cleanpairs.data.atomic import write_whole
 from cleanpairs.data.guard import holds, refuse_foreign, refuse_labels
 from cleanpairs.data.locks import lock_of
@@ -448,26 +448,24 @@ class Run:
         """Return the pairs that the run was fitted on, read again. See :meth:`open_input`."""
         return load_source(self.open_input())
 
-    def is_fitted_on(self, source: Source) -> bool:
-        """Whether ``source`` is what the run was fitted on, or its fit was begun on, wherever it lies now."""
-        return source.fingerprint == (self.info.get("input") or {}).get("fingerprint")
+    @property
+    def fingerprint(self) -> Any:
+        """That of the data that the run was fitted on, or its fit was begun on."""
+        return (self.info.get("input") or {}).get("fingerprint")
 
     def open_input(self) -> Any:
         """Return the source of what the run was fitted on. DataError if it has changed."""
         given = self.info.get("input")
         if not isinstance(given, dict):
             raise DataError(f"{self.path / 'run.json'} does not say which data the run was fitted on")
-        where = self.path / "run.json"
         try:
-            source = open_recorded(given.get("data"), given.get("options"), where, trusted=self.trusted)
+            of_data = given.get("data"), given.get("options"), self.fingerprint
+            return open_recorded(*of_data, self.path / "run.json", trusted=self.trusted)
         except MissingInputError as error:
             raise MissingInputError(
                 f"{error}; the run {self.path.name} was fitted on it: put it back, or give its new place as DATA to "
                 "rematch or score"
             ) from error
-        if not self.is_fitted_on(source):
-            raise DataError(f"{given['data']} has changed since the run {self.path.name} was fitted on it; fit again")
-        return source
 
 
 def _lead_latest(run: Path) -> None:

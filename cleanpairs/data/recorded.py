@@ -1,9 +1,8 @@
 """Inputs that a run, a plan or a manifest names: that file may be a stranger's.
 
 Inputs that the user has named, in a command or a call on this machine, are noted in the cache directory, and a file may
-name them too. Any other is opened only if its files are local and as they were recorded (the caller compares the
-fingerprint), with images at or below the folder of the data. A URL, the hub or another image root is refused, unless it
-is trusted.
+name them too. Any other is opened only if its files are local, with images at or below the folder of the data. A URL,
+the hub or another image root is refused, unless it is trusted. All are as they were recorded, by their fingerprints.
 """
 
 import hashlib
@@ -74,10 +73,13 @@ def check_recorded(data: Any, options: Any, file: str | Path, *, trusted: bool =
     return False
 
 
-def open_recorded(data: Any, options: Any, file: str | Path, *, trusted: bool = False) -> Source:
-    """The input that ``file`` records. The caller compares its fingerprint before anything is made of it.
+def open_recorded(
+    data: Any, options: Any, fingerprint: str | None, file: str | Path, *, trusted: bool = False
+) -> Source:
+    """The input that ``file`` records, with its ``fingerprint``.
+
     Raises ConfigError: the user has not named its URL, or its image root, which is not at or below the folder of the
-    data. DataError: as :func:`cleanpairs.data.open_source`.
+    data. DataError: as :func:`cleanpairs.data.open_source`, or it has changed.
     """
     named = check_recorded(data, options, file, trusted=trusted)
     source = open_source(data, **options)
@@ -87,6 +89,8 @@ def open_recorded(data: Any, options: Any, file: str | Path, *, trusted: bool = 
             f"{file} has images read from {root!r:.200}, which is not at or below the folder of the data, and nobody "
             f"has named it here: a stranger's file may name anything. Give {TRUST} if you know who made the file"
         )
+    if source.fingerprint != fingerprint:
+        raise DataError(f"{file} was made for other data: {data} has another fingerprint. Fit, or plan, again")
     return source
 
 
