@@ -254,7 +254,7 @@ def load_pairs(
 def reader_of(source: Source) -> Any:
     """The reader of a source. Raises DataError: of pairs in memory."""
     if source.kind == "memory":
-        raise DataError("these pairs exist in memory only: there are no input rows to read again; save them as Parquet")
+        raise DataError("these pairs exist in memory only: take plan.apply(pairs), or save them as Parquet and load that")
     return READERS.load(source.kind)()
 
 

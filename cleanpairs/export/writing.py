@@ -279,11 +279,6 @@ class Export:
         if self.format.directory and settings.overwrite:
             _refuse_foreign_directory(self.out)
         self.targets = _output_paths(self.out, self.format.directory, settings)
-        if source.kind == "memory":
-            raise DataError(
-                "these pairs exist in memory only: there are no rows to export; take plan.apply(pairs), or write the "
-                "rows to Parquet, and load, fit and plan by that file"
-            )
         self.schema: pa.Schema = reader_of(source).schema(source)
         if self.format.selection:  # vectors and images are not read
             unread = {source.columns.get(role) for role in (*IMAGE_ROLES, *TEXT_ROLES)}
