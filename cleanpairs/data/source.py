@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cleanpairs.core import CleanpairsError
-from cleanpairs.core.regular import open_regular, read_bytes, reading, sha256_of, writing
+from cleanpairs.core.regular import open_regular, read_bytes, reading, writing
 from cleanpairs.data.atomic import staged_file
 
 TABLES = "tables"  # folder of the cache directory: what was made of an input, or of an object
@@ -131,13 +131,6 @@ def read_cached(path: Path) -> bytes | None:
         if hashlib.sha256(payload).digest() == check:
             return payload
     return None
-
-
-def is_intact(path: Path) -> bool:
-    """Whether a file of the cache is there whose name begins with the SHA-256 of what it holds."""
-    with suppress(OSError):
-        return sha256_of(path).startswith(path.stem)
-    return False
 
 
 LARGE = 64 * 2**20  # bytes: hashing a smaller file is faster than remembering its hash
