@@ -30,8 +30,6 @@ AnyPath = str | os.PathLike[str]
 def _renameat2(source: Path, target: Path, exchange: bool) -> None:
     """Rename ``source`` if there is no ``target``, or exchange the two."""
     libc = ctypes.CDLL(None, use_errno=True)
-    if not hasattr(libc, "renameat2"):
-        raise OSError(errno.ENOSYS, "renameat2 is missing")
     cwd, flags = -100, 2 if exchange else 1  # AT_FDCWD. RENAME_EXCHANGE, RENAME_NOREPLACE
     if libc.renameat2(cwd, os.fsencode(source), cwd, os.fsencode(target), flags) != 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(target))
