@@ -28,7 +28,7 @@ from cleanpairs.cli.options import (
     set_values,
 )
 from cleanpairs.cli.terminal import Progress, echo, has_flag, print_result, say
-from cleanpairs.core import CurrentProgress, check_number, percent, plural
+from cleanpairs.core import check_number, percent, plural, reported_to
 from cleanpairs.core.recipe import override_values
 
 engine_options = (
@@ -190,7 +190,7 @@ def score(paths: tuple[str, ...], out: str, **options: Any) -> None:
         check_number("score", "max_unknown", most, least=0, most=1)
     columns = reading_as_in_the_fit(run, data, chosen["data"])
     how = {"columns": columns, "engine": chosen_engine(options), **chosen["score"]}
-    with CurrentProgress.reported_to(Progress()):
+    with reported_to(Progress()):
         result = score_stream(run.model_folder, data, out, overwrite=options["overwrite"], **how)
     if (unknown := result.unknown_words or 0) > 0.2:
         echo(
@@ -284,7 +284,7 @@ def rematch(paths: tuple[str, ...], out: str, **options: Any) -> None:
     settings, expected = repair_settings(options, opened, chosen["repair"])
     columns = chosen["data"] if data is None else reading_as_in_the_fit(opened, data, chosen["data"])
     how = {"overwrite": options["overwrite"], "engine": chosen_engine(options), **columns}
-    with CurrentProgress.reported_to(Progress()), caption_writer(out, options, chosen["recaption"]) as writer:
+    with reported_to(Progress()), caption_writer(out, options, chosen["recaption"]) as writer:
         plan, summary = rematch_run(opened, out, settings, data, recaption=writer, **how)
     if data is not None and settings.threshold is None:
         duplicates = summary.reasons.get(REASONS[DUPLICATE], 0)
@@ -363,7 +363,7 @@ def export(ctx: click.Context, run: str | None, out: str, **options: Any) -> Non
             raise click.UsageError(
                 f"{', '.join(decided)}: --plan has decided that already; make another plan by cleanpairs rematch"
             )
-        with CurrentProgress.reported_to(Progress()):
+        with reported_to(Progress()):
             summary = export_plan(options["plan"], out, trusted=has_flag("trust-stored-paths"), **written)
     else:
         opened = existing_run(run)
@@ -371,7 +371,7 @@ def export(ctx: click.Context, run: str | None, out: str, **options: Any) -> Non
         settings, expected = repair_settings(options, opened, given)
         if expected is not None:
             say(f"{expected}\n")
-        with CurrentProgress.reported_to(Progress()):
+        with reported_to(Progress()):
             summary = export_run(opened, out, settings, **written)
     print_result({name: getattr(summary, name) for name in ("pairs", *COUNTED, "rows")}, summary)
     if not summary.rows:

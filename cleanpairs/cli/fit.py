@@ -21,7 +21,7 @@ from cleanpairs.cli.options import (
     set_option,
 )
 from cleanpairs.cli.terminal import Progress, echo, flag, has_flag, print_result
-from cleanpairs.core import ConfigError, CurrentProgress
+from cleanpairs.core import ConfigError, reported_to
 from cleanpairs.core.recipe import Recipe
 
 
@@ -89,7 +89,7 @@ def fit(**options: Any) -> None:
             echo(f"{begun.path} {', and '.join(states)}", err=True)
     named = options["backbone"] is not None or any(o.startswith("backbone") for o in options["overrides"])
     try:
-        with CurrentProgress.reported_to(progress), without_hub() if stored else nullcontext():
+        with reported_to(progress), without_hub() if stored else nullcontext():
             if stored:
                 check_stored(recipe, str(out))
             result = fit_run(recipe, out=out, resume=options["resume"], backbone_named=named)

@@ -21,7 +21,7 @@ from cleanpairs.cli.options import (
     option,
 )
 from cleanpairs.cli.terminal import Progress, cut, echo, flag, print_result, safe, say
-from cleanpairs.core import METHODS, READERS, CurrentProgress, plural
+from cleanpairs.core import METHODS, READERS, plural, reported_to
 from cleanpairs.core.recipe import path_of, section_of
 from cleanpairs.core.regular import read_text
 
@@ -75,7 +75,7 @@ def demo(out: str) -> None:
     """Mismatch 30 % of the clip art's pairs, find them, repair some, and measure retrieval before and after."""
     from cleanpairs.commands.demo import run_demo
 
-    with CurrentProgress.reported_to(Progress()):
+    with reported_to(Progress()):
         result = run_demo(out, say=say)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     text = f"\n{result['seconds']:.0f} s, {peak:,.0f} MB at the peak"

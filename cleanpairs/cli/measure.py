@@ -22,7 +22,7 @@ from cleanpairs.cli.options import (
     set_option,
 )
 from cleanpairs.cli.terminal import Progress, echo, flag, print_result, say
-from cleanpairs.core import CurrentProgress
+from cleanpairs.core import reported_to
 from cleanpairs.core.plain import percent, plain, plural
 
 
@@ -207,7 +207,7 @@ def bench(data: str, **options: Any) -> None:
     options["overrides"] = tuple(text for text in options["overrides"] if text not in of_data)
     what = Bench(data=data, **{f.name: options[f.name] for f in fields(Bench) if f.name in options})
     try:
-        with CurrentProgress.reported_to(_Lines()):
+        with reported_to(_Lines()):
             result = run_bench(what)
     except KeyboardInterrupt:
         echo(f"\nInterrupted; the results so far are in {what.directory}. The same command resumes.", err=True)

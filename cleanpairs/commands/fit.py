@@ -18,7 +18,7 @@ from cleanpairs.commands.fit_stream import Streamed, StreamedFit
 from cleanpairs.commands.run import LATEST, Run, default_run_path, write_scores
 from cleanpairs.core import ConfigError, OutputError, OutputExistsError, distributed, one_thread
 from cleanpairs.core.plain import plain
-from cleanpairs.core.progress import CurrentProgress
+from cleanpairs.core.progress import current_progress
 from cleanpairs.core.recipe import DataOptions, Recipe, parse_yaml, read_yaml
 from cleanpairs.correspondence.calibration import rate_in_words
 from cleanpairs.correspondence.displacement import in_words
@@ -264,7 +264,7 @@ def _train(
     # A resumed run keeps its own recipe until it is known that these settings make no other training of it.
     begun = resume and (run.path / "recipe.yaml").exists()
     history: list[dict[str, Any]] = run.metrics() if resume else []
-    progress = CurrentProgress.get()
+    progress = current_progress()
 
     def on_epoch(record: EpochRecord, y: np.ndarray) -> None:
         nonlocal begun, history

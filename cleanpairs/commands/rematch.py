@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from cleanpairs.commands.run import Run, Scores
 from cleanpairs.commands.score import roles_of, threshold_of_rows
-from cleanpairs.core import ConfigError, CurrentProgress, OutputExistsError, RefusedError, check_number
+from cleanpairs.core import ConfigError, OutputExistsError, RefusedError, check_number, current_progress
 from cleanpairs.data import Pairs, Source, load_source, open_source, staged_file
 from cleanpairs.data.duplicates import VectorSigns
 from cleanpairs.data.readers import iter_tables, load_some, reader_of
@@ -206,7 +206,7 @@ class Planning:
             number = count(1)
 
             def in_this_process(queries: np.ndarray, rows: np.ndarray, k: int) -> TopK:
-                progress = partial(CurrentProgress.advance, f"search {next(number)}", "rows")
+                progress = partial(current_progress().advance, f"search {next(number)}", "rows")
                 return top_k(queries, rows, k, progress=progress)
 
             yield in_this_process

@@ -7,13 +7,14 @@ from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError, Outp
 from cleanpairs.core.limits import limit, one_thread
 from cleanpairs.core.parameters import check_choice, check_number, check_settings, check_whole, is_share, refuse_unknown
 from cleanpairs.core.plain import first_few, percent, plain_text, plural, without_secrets
-from cleanpairs.core.progress import CurrentProgress
+from cleanpairs.core.progress import current_progress, reported_to
 from cleanpairs.core.registry import BACKBONES, METHODS, READERS, nearest
 from cleanpairs.core.regular import cached_by_file, error_text, open_regular, read_json, reading, sha256_of, writing
 
 __all__ = [
-    "BACKBONES", "METHODS", "READERS", "CleanpairsError", "ConfigError", "CurrentProgress", "DataError", "OutputError",
-    "OutputExistsError", "RefusedError", "cached_by_file", "check_choice", "check_number", "check_settings",
-    "check_whole", "error_text", "first_few", "is_share", "limit", "nearest", "one_thread", "open_regular", "percent",
-    "plain_text", "plural", "read_json", "reading", "refuse_unknown", "sha256_of", "without_secrets", "writing",
+    "BACKBONES", "METHODS", "READERS", "CleanpairsError", "ConfigError", "DataError", "OutputError", "OutputExistsError",
+    "RefusedError", "cached_by_file", "check_choice", "check_number", "check_settings", "check_whole",
+    "current_progress", "error_text", "first_few", "is_share", "limit", "nearest", "one_thread", "open_regular",
+    "percent", "plain_text", "plural", "read_json", "reading", "refuse_unknown", "reported_to", "sha256_of",
+    "without_secrets", "writing",
 ]  # fmt: skip

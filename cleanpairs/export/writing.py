@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 import cleanpairs
-from cleanpairs.core import CurrentProgress, check_whole, plural, read_json, reading, refuse_unknown, writing
+from cleanpairs.core import check_whole, current_progress, plural, read_json, reading, refuse_unknown, writing
 from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError, OutputExistsError
 from cleanpairs.data import Pairs, ParquetSink, Source, fingerprint_of, staged_set
 from cleanpairs.data.atomic import StagedSet, scratch_directory
@@ -366,7 +366,7 @@ class Export:
                     sinks[role].write(table)
                 actions.update(counted(lines["action"]))
                 reasons.update(counted(filtered(lines, pc.equal(lines["action"], "drop"))["reason"].drop_null()))
-                CurrentProgress.advance("writing", "pairs", sinks["ledger"].rows, plan.pairs)
+                current_progress().advance("writing", "pairs", sinks["ledger"].rows, plan.pairs)
         return {role: sink.rows for role, sink in sinks.items()}, out.parts, actions, reasons, named
 
     def _sink_of(self, role: str) -> type[ParquetSink] | type[CsvSink]:
