@@ -70,16 +70,8 @@ def _number_or_auto(context: click.Context, parameter: click.Parameter, value: s
 def repair_options(more: str = "") -> tuple[Decorator, ...]:
     """Return the options of ``rematch`` and ``export``. The help of ``--set`` ends with ``more``."""
     return (
-        option(
-            "--threshold=P|auto",
-            "Pairs below it are repaired or dropped.  [default: the run's]",
-            callback=_number_or_auto,
-        ),
-        option(
-            "--max-wrong=P",
-            "Keep the largest set with at most this expected share of mismatched pairs. It needs calibrated scores.",
-            float,
-        ),
+        option("--threshold=P|auto", "Repair or drop pairs below it.  [default: the run's]", callback=_number_or_auto),
+        option("--max-wrong=P", "Keep as many pairs as this expected share of mismatched ones allows.", float),
         option("--keep=P", "Keep this share of the pairs, those with the best scores.", float),
         option(
             "--repairs",
@@ -90,8 +82,7 @@ def repair_options(more: str = "") -> tuple[Decorator, ...]:
         ),
         option(
             "--donors=N n_donors",
-            "Give a pair that needs a new caption up to N captions, with weights. It needs --repairs plausible. The "
-            "captions are in the plan and in `export --captions all`.",
+            "With --repairs plausible: give a pair up to N captions, with weights, for `export --captions all`.",
             click.IntRange(1),
             default=1,
         ),
@@ -230,8 +221,7 @@ def score(paths: tuple[str, ...], out: str, **options: Any) -> None:
     ),
     option(
         "--recaption-requests=FILE",
-        "Write requests for the vision-language model --recaption-model, in OpenAI's batch format (.jsonl). There is "
-        "one for each pair that would be dropped and has no answer yet.",
+        "Write requests for --recaption-model, in OpenAI's batch format: one for each pair that would be dropped.",
         Writes(".jsonl"),
     ),
     option(
@@ -240,9 +230,7 @@ def score(paths: tuple[str, ...], out: str, **options: Any) -> None:
         "is in OPENAI_API_KEY. Answers are stored in OUT.answers.jsonl, and used again.",
         str,
     ),
-    option(
-        "--captions=FILE", "Answers to the requests of --recaption-requests. May be repeated.", Reads(), multiple=True
-    ),
+    option("--captions=FILE", "Answers to such requests. May be repeated.", Reads(), multiple=True),
 )
 @group(
     "Output",
@@ -316,20 +304,13 @@ def rematch(paths: tuple[str, ...], out: str, **options: Any) -> None:
     option("--overwrite", "Replace the outputs."),
     option(
         "--format",
-        "Format of OUT: Parquet, a directory of tars (img2dataset's layout), a directory for datasets.load_from_disk, "
-        "Lance, a CSV that names the image files, or a .npy of the kept uids (DataComp's).  "
+        "webdataset: tars in img2dataset's layout. csv: names the image files. uids: DataComp's .npy of those kept.  "
         "[default: by its suffix: .parquet, DIR/{00000..}.tar, .lance, .csv, .npy]",
         ["parquet", "webdataset", "datasets", "lance", "csv", "uids"],
     ),
     option("--dropped=FILE", "The pairs that were dropped or quarantined: Parquet, or a .csv.", Writes()),
-    option(
-        "--ledger=FILE", "Parquet with the outcome of every pair of the input.  [default: OUT.ledger.parquet]", Writes()
-    ),
-    option(
-        "--card=FILE",
-        "The dataset card to write, or Croissant metadata (*.json). A directory has its card in README.md.",
-        Writes(),
-    ),
+    option("--ledger=FILE", "Parquet with the outcome of every pair.  [default: OUT.ledger.parquet]", Writes()),
+    option("--card=FILE", "Dataset card, or Croissant metadata (*.json). Directories have README.md.", Writes()),
     option("--license=ID", "Licence of the data, for the card, such as cc-by-4.0.  [default: unknown]"),
     option(
         "--captions=HOW",

@@ -38,11 +38,7 @@ from cleanpairs.core.recipe import Recipe
     "Model",
     option("--method=NAME", "Method; `cleanpairs methods` lists them.  [default: auto]"),
     option("--backbone=NAME", "Dual encoder to train: mlp, vse_inf, saf, sgr or sgraf."),
-    option(
-        "--encoder=NAME",
-        "Encoder of images and captions, such as CLIP: a directory, a name on the hub, or open_clip:MODEL/PRETRAINED.",
-        Reads(),
-    ),
+    option("--encoder=NAME", "Encoder of both sides: a directory, a hub name, or open_clip:MODEL/PRETRAINED.", Reads()),
 )
 @group(
     "Training",
@@ -51,10 +47,7 @@ from cleanpairs.core.recipe import Recipe
     option("--device", "Where to train. auto: on a GPU, if there is one.", ["auto", "cpu", "cuda"]),
     option("--seed=N", "Random seed.", int),
     option("--recipe=FILE|NAME", "Settings from a YAML file, or from a name of `cleanpairs recipes`.", Reads()),
-    set_option(
-        "One setting of the method (`cleanpairs methods METHOD --settings` lists them), or of the data, such as "
-        "data.encoding=cp1252."
-    ),
+    set_option("A setting of the method (see `methods METHOD --settings`), or of the data: data.encoding=cp1252."),
 )
 @group(
     "Output",

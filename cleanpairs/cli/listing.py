@@ -90,12 +90,7 @@ def demo(out: str) -> None:
     option("--rows=N", "Pairs to show.", click.IntRange(min=0), default=5),
     limit_option,
     option("--filters", "Count the pairs that each filter of `fit --drop` would quarantine."),
-    option(
-        "--decode",
-        "Images to decode, to find damaged ones. A sample is 1,000 images.",
-        ["all", "sample", "none"],
-        default="sample",
-    ),
+    option("--decode", "Images to decode. A sample is 1,000 images.", ["all", "sample", "none"], default="sample"),
 )
 def inspect(data: str, rows: int, decode: str, filters: bool, limit: int | None, **options: Any) -> None:
     """Show how DATA is read: its format, columns, counts and first pairs, and the rows that cannot be used.

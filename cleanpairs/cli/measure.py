@@ -33,9 +33,7 @@ from cleanpairs.core.plain import percent, plain, plural
     "Evaluation",
     option("--truth=FILE", "True mismatches: .npy (booleans, or a permutation) or Parquet.", Reads()),
     option("--threshold=P", "Threshold for precision and recall.  [default: the run's]", float),
-    option(
-        "--folds=N", "Mean of R@K and rSum over N parts of the images. MS-COCO 1K has 5.", click.IntRange(1), default=1
-    ),
+    option("--folds=N", "Means over N parts of the images. MS-COCO 1K has 5.", click.IntRange(1), default=1),
 )
 def evaluate(paths: tuple[str, ...], truth: str | None, threshold: float | None, folds: int, **options: Any) -> None:
     """Measure retrieval on DATA with the model of RUN (or runs/latest): captions for images, and images for captions.
@@ -169,22 +167,14 @@ def _rates(context: click.Context, parameter: click.Parameter, value: str) -> tu
     option("--noise=R,R", "Shares of pairs to mismatch.", default="0.2,0.4,0.6,0.8", callback=_rates),
     option("--kind=KIND,KIND", "Kinds of noise, see `cleanpairs corrupt --help`.", default="uniform"),
     per_option,
-    option(
-        "--noise-file=NPY noise_files",
-        "A permutation over captions or images, in place of --noise. May be repeated.",
-        Reads(),
-        multiple=True,
-    ),
+    option("--noise-file=NPY noise_files", "Permutations in place of --noise. Repeatable.", Reads(), multiple=True),
     option("--seeds=N", "Number of seeds: each fit is repeated.", click.IntRange(min=1), default=3),
 )
 @group(
     "Model",
     option("--methods=all|A,B", "Methods to fit.", default="all"),
     option("--recipe=FILE|NAME", "A recipe. Or a suffix R, for the recipe METHOD-R of each method.", Reads()),
-    set_option(
-        "A setting of all methods that have it, such as backbone=sgr. METHOD.KEY is for one method, data.KEY for "
-        "the data."
-    ),
+    set_option("A setting of the methods that have it: backbone=sgr. METHOD.KEY is for one, data.KEY for the data."),
 )
 @group(
     "Output",

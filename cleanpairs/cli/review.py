@@ -142,8 +142,7 @@ def _evaluated(run: Any, options: dict[str, Any], csv: Path) -> tuple[dict[str, 
 @option(
     "--judge=MODEL[@URL]",
     "With --calibrate: ask a model about 200 doubtful pairs (--n). MODEL is a BLIP matching model (a directory or a "
-    "hub name). With @URL it is a model on a server, such as NAME@http://localhost:8000/v1, with the key in "
-    "OPENAI_API_KEY. The errors of the model are measured, and taken into account.",
+    "hub name). With @URL it is on a server, such as NAME@http://localhost:8000/v1. Its key is in OPENAI_API_KEY.",
     Reads(),
 )
 @option("--plan=FILE", "Review this plan of `cleanpairs rematch`.  [default: RUN's]", Reads())
