@@ -24,9 +24,7 @@ def rank_by_environment() -> int | None:
         return None
     rank, size = os.environ["RANK"], os.environ["WORLD_SIZE"]
     if not (rank.isdecimal() and size.isdecimal()):
-        raise ConfigError(
-            f"RANK is {rank!r} and WORLD_SIZE {size!r}: a launcher sets numbers; unset both for one process"
-        )
+        raise ConfigError(f"RANK is {rank!r} and WORLD_SIZE {size!r}: give numbers, or unset both for one process")
     return int(rank) if int(size) > 1 else None
 
 

@@ -66,9 +66,7 @@ def parse_bytes(text: str, name: str = "a number of bytes") -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?))?b?", text.strip().lower())
     value = float(match[1]) * (1024 if match[3] else 1000) ** " kmgt".index(match[2] or " ") if match else 0
     if not 1 <= value < 2**63:
-        raise ConfigError(
-            f"{name} must be a number of bytes above 0 and below 2^63, like 4GB, 512MiB or 1000000, found {text!r}"
-        )
+        raise ConfigError(f"{name} must be bytes above 0 and below 2^63, like 4GB, 512MiB or 1000000, found {text!r}")
     return int(value)
 
 

@@ -146,9 +146,7 @@ class _Output:
             if error.errno not in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
                 raise
             if exchange and self.directory:
-                raise OutputExistsError(
-                    f"{self.target} cannot be replaced in one step on this filesystem; name another"
-                ) from error
+                raise OutputExistsError(f"{self.target} cannot be replaced in one step here; name another") from error
             if exchange:
                 self._written = None  # the old file is lost: this cannot be withdrawn
             os.replace(self.staged, self.target)

@@ -254,10 +254,7 @@ class _Worker:
 
 
 def _no_start(why: str) -> ResourceError:
-    return ResourceError(
-        f"the process that decodes images does not start: {why}; free memory or processes, or set "
-        "CLEANPAIRS_DECODE_WORKERS=0 to decode without"
-    )
+    return ResourceError(f"no process to decode images starts: {why}; free memory, or set CLEANPAIRS_DECODE_WORKERS=0")
 
 
 def prepare(data: bytes, preparation: Preparation) -> np.ndarray:

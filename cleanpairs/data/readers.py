@@ -254,7 +254,7 @@ def load_pairs(
 def reader_of(source: Source) -> Any:
     """The reader of a source. Raises DataError: of pairs in memory."""
     if source.kind == "memory":
-        raise DataError("these pairs exist in memory only: take plan.apply(pairs), or save them as Parquet and load that")
+        raise DataError("these pairs exist in memory only: take plan.apply(pairs), or save them as Parquet")
     return READERS.load(source.kind)()
 
 
@@ -291,8 +291,7 @@ def load_source(source: Source) -> Pairs:
         if others:
             raise DataError(
                 f"no row of {source.files[0]} has a caption in its column {source.columns.get('text')!r} "
-                f"({pairs.reasons[0]}); other columns hold texts ({', '.join(others)}): name one with "
-                "--column text=NAME"
+                f"({pairs.reasons[0]}); other columns hold texts ({', '.join(others)}): --column text=NAME"
             )
     return pairs
 
@@ -300,10 +299,7 @@ def load_source(source: Source) -> Pairs:
 def _as_parquet(data: Any, split: str | None, text: str | None) -> Path:
     """A table of any kind as a Parquet file in the cache directory, named by its content."""
     if isinstance(data, pa.Array | pa.ChunkedArray) or (hasattr(data, "to_frame") and not hasattr(data, "columns")):
-        raise DataError(
-            f"the {type(data).__name__} is one column, and pairs take two: give a DataFrame or a dict with images and "
-            "captions"
-        )
+        raise DataError(f"the {type(data).__name__} is one column, and pairs take two: images and captions")
     names = getattr(getattr(data, "index", None), "names", ())  # of the index of a DataFrame
     if named := [name for name in names if name is not None and name not in data.columns]:
         data = data.reset_index(named)

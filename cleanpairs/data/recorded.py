@@ -97,10 +97,7 @@ def open_recorded(
 def check_inside(path: Path, folders: tuple[Path, ...], file: str | Path, remedy: str) -> None:
     """Raise :class:`DataError` where ``path``, links followed, is in none of ``folders`` and was not named here."""
     if not any(_below(path, folder) for folder in folders) and not _note(str(path), {}).exists():
-        raise DataError(
-            f"{file} names {str(path)!r:.200}, which is outside of its folder, and was not written there by an export "
-            f"of yours: it is not opened; {remedy}"
-        )
+        raise DataError(f"{file} names {str(path)!r:.200}, which is outside of its folder: {remedy}")
 
 
 def _below(path: str | Path, folder: Path) -> bool:

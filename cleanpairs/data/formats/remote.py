@@ -69,10 +69,8 @@ def fetch(data: str, allow_urls: bool) -> str:
         data = data if re.match(rf"{HUB}(datasets|buckets)/", data) else data.replace(HUB, f"{HUB}datasets/", 1)
     protocols = ("http", "https", "hf", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "memory")
     if scheme not in protocols or (scheme not in ("http", "https") and "::" in data):
-        raise ConfigError(
-            f"{data} has a protocol that is not known, or one behind another: URLs begin with one of "
-            f"{', '.join(name + '://' for name in protocols)}"
-        )
+        known = ", ".join(protocols)
+        raise ConfigError(f"{data} has a protocol that is not known, or one behind another (known: {known})")
     if scheme not in ("http", "https") and data != without_secrets(data):
         raise ConfigError(f"{data} was given with a password: leave it out, and set the store's environment variables")
     if not allow_urls:
