@@ -76,9 +76,7 @@ class LedgerNote:
                 return cls(int(note["rows"]), dict(note["renamed"]), schema)
         except (KeyError, TypeError, ValueError, OSError, pa.ArrowException) as error:
             raise DataError(f"{path} is a damaged ledger: its note {name!r} is not as written") from error
-        raise DataError(
-            f"{path} is a ledger of version {version}; this cleanpairs reads version {cls.version}: use the other one"
-        )
+        raise DataError(f"{path} is a ledger of version {version}, and this cleanpairs reads version {cls.version}")
 
 
 @dataclass(frozen=True)

@@ -43,9 +43,7 @@ from cleanpairs.repair.plan import RepairPlan, counted
 def refuse_changed_input(source: Source) -> None:
     """Raise :class:`DataError` if the input is not as it was read."""
     if fingerprint_of(source) != source.fingerprint:
-        raise DataError(
-            f"the input {', '.join(source.files)} has changed since it was read: read it, score it and plan again"
-        )
+        raise DataError(f"the input {', '.join(source.files)} has changed since it was read: score and plan again")
     if source.original is not None:
         refuse_changed_input(source.original)
 
@@ -66,10 +64,7 @@ def _refuse_foreign_directory(out: Path) -> None:
         return  # the staging refuses anything else
     refuse_foreign(out, re.compile(rf"{STORED}|dataset_info\.json|state\.json|{re.escape(CARD)}"))
     if holds(out) and not manifest_of(out).is_file():
-        raise OutputExistsError(
-            f"{out} exists, and there is no {manifest_of(out).name} next to it: it is no export of cleanpairs and is "
-            "not replaced; name another directory"
-        )
+        raise OutputExistsError(f"{out} exists, with no {manifest_of(out).name} next to it: name another directory")
 
 
 def _output_paths(out: Path, directory: bool, settings: "ExportSettings") -> dict[str, Path]:
@@ -384,10 +379,7 @@ class Export:
         for role, rows in written.items():
             on_disk = (self.format if role == "out" else self._sink_of(role)).count(staged[role])
             if not rows == on_disk == wanted[role]:
-                raise CleanpairsError(
-                    f"export wrote {rows} rows to {role}, the file has {on_disk}, there should be {wanted[role]}; "
-                    "nothing is published"
-                )
+                raise CleanpairsError(f"{role} has {on_disk} rows on disk, {rows} written and {wanted[role]} expected")
 
     def _write_card_and_manifest(
         self, head: RepairPlan, rows: Mapping[str, int], parts: Mapping[str, int], counts: Mapping[str, int],
