@@ -244,9 +244,8 @@ def expected_quality(
     y = y[~np.isnan(y)]
     if calibration is None or not len(y):
         raise RefusedError(
-            f"the expected precision and recall of these {len(y):,} pairs are unknown: the method gives no calibrated "
-            "probabilities, or the noise rate is undetermined; forty answers to "
-            f"`cleanpairs review {quote(run)} --calibrate` help"
+            "the expected precision and recall are unknown: the method gives no calibrated probabilities, or the noise "
+            f"rate is undetermined; forty answers to `cleanpairs review {quote(run)} --calibrate` help"
         )
     check_correspondence(y)
     check_number("an audit", "threshold", threshold, least=0, most=1)

@@ -178,9 +178,7 @@ def review(
     folder, pairs, y = opened.path / "review", opened.load_input(), opened.scores().correspondence
     chosen = _plan(opened, folder) if plan is None else RepairPlan.load(plan)
     if "data" not in chosen.settings:
-        raise ConfigError(
-            f"{plan} does not name its data; `cleanpairs rematch {quote(str(opened.path))}` makes one that does"
-        )
+        raise ConfigError(f"{plan} does not name its data; cleanpairs rematch {quote(str(opened.path))} makes another")
     explainer = None if only_write else opened.estimator().explainer(pairs, threshold=chosen.threshold)
     log, first = opened.decision_log(len(pairs)), opened.result.get("standing_out", ())
     session = Session(pairs, chosen, y, log, explainer=explainer, calibration=opened.calibration(), first=first)

@@ -71,9 +71,7 @@ def chosen_cut(
 
     minimum = find_density_minimum(y)
     if not minimum.right and not minimum.separated:
-        raise RefusedError(
-            f"--threshold auto: the scores of {run.path.name} do not separate into two groups; give a number"
-        )
+        raise RefusedError(f"--threshold auto: the scores of {run.path.name} do not separate: give a number")
     limit = 0.0 if minimum.right else minimum.threshold
     told = None if calibration is None else str(expected_quality(y, calibration, threshold=limit, run=str(run.path)))
     return limit, told
@@ -150,10 +148,7 @@ class Planning:
         settings, pairs = self.settings, load_source(self.source)
         if self.source.explicit_lists and not explode:
             if settings.targets == "image" and settings.replaces_image:
-                raise ConfigError(
-                    "targets=image: the image of a row with a list of captions cannot be replaced; give another "
-                    "target, or export with --captions split"
-                )
+                raise ConfigError("targets=image: rows with lists keep their image: export with --captions split")
             settings = replace(settings, targets="text")
         with self._neighbour_search() as search:
             plan = self.model.rematch(pairs, settings, neighbour_search=search, recaption=recaption)

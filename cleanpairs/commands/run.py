@@ -190,10 +190,7 @@ class Run:
         """Raise :class:`DataError` where there is no run at ``path`` to resume."""
         run = cls(Path(path))
         if not (run.path / "run.json").exists() and not run._aside.exists() and not run.bare():
-            raise DataError(
-                f"--resume (resume=True): there is no run to resume at {path}: {run.path / 'run.json'} is missing; "
-                "name the directory of a run that was begun, or leave --resume out to begin one"
-            )
+            raise DataError(f"--resume: there is no run to resume at {path}: {run.path / 'run.json'} is missing")
 
     def bare(self) -> bool:
         """Whether the directory holds nothing but what a fit leaves that ends before its recipe is written."""
@@ -462,10 +459,8 @@ class Run:
             of_data = given.get("data"), given.get("options"), self.fingerprint
             return open_recorded(*of_data, self.path / "run.json", trusted=self.trusted)
         except MissingInputError as error:
-            raise MissingInputError(
-                f"{error}; the run {self.path.name} was fitted on it: put it back, or give its new place as DATA to "
-                "rematch or score"
-            ) from error
+            told = f"{error}; the run {self.path.name} was fitted on it: put it back, or give its new place as DATA"
+            raise MissingInputError(told) from error
 
 
 def _lead_latest(run: Path) -> None:
@@ -483,10 +478,8 @@ def _lead_latest(run: Path) -> None:
         with suppress(OSError):
             fresh.unlink(missing_ok=True)
         if before is not None:
-            raise OutputError(
-                f"{LATEST} points to {before}, and cannot be made to point to {run}: {error.strerror}; remove it, or "
-                "work in a directory that can be written"
-            ) from error
+            told = f"{LATEST} leads to {before}, and cannot be made to lead to {run}: {error.strerror}; remove it"
+            raise OutputError(told) from error
 
 
 def refuse_precious(folder: Path) -> None:

@@ -168,9 +168,8 @@ def _unknown_words(model: PairScorer, source: Source, data: str, most: float) ->
     unknown = unknown_share(getattr(model, "tokenizer_", None), _first_captions(source))
     if unknown is not None and unknown > most:
         raise RefusedError(
-            f"{percent(unknown, 0)} of the words of {data} are unknown to the model, which was fitted on other "
-            "captions: its scores would mean nothing; fit on this data, or allow it by --set max_unknown="
-            f"{math.ceil(100 * unknown) / 100}"
+            f"{percent(unknown, 0)} of the words of {data} are unknown to the model: fit on this data, or allow it by "
+            f"--set max_unknown={math.ceil(100 * unknown) / 100}"
         )
     return unknown
 

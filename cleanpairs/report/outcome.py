@@ -107,9 +107,7 @@ def scores_table(scores: Any) -> pa.Table:
     names, n = scores.column_names, len(scores)
     scores = scores.sort_by("pair_id") if "pair_id" in names else scores.append_column("pair_id", pa.array(range(n)))
     if "correspondence" not in names or not np.array_equal(scores["pair_id"], np.arange(n)):
-        raise DataError(
-            f"scores need `correspondence` and 0, 1, 2, ... once each in `pair_id`, found {', '.join(names)}"
-        )
+        raise DataError(f"scores need `correspondence`, and each `pair_id` once, found {', '.join(names)}")
     return scores
 
 

@@ -35,10 +35,7 @@ def kind_of(path: Path) -> str:
             return "model"
         if parquet_files(path):
             return "directory"
-        raise DataError(
-            f"{path} has no run.json (a run), no config.json (a model) and no Parquet, and there is no "
-            f"{path.name}{_MANIFEST} next to it (an export): nothing can be verified"
-        )
+        raise DataError(f"{path} is no run, model or directory of Parquet, and has no {path.name}{_MANIFEST} beside it")
     if path.suffix in (".parquet", ".pq"):
         return "parquet"
     raise DataError(f"{path} is no Parquet file, and has no {path.name}{_MANIFEST} next to it: it cannot be verified")
