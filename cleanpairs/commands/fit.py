@@ -136,7 +136,7 @@ def fit_run(
             _refuse_other_settings(Run(Path(named)), noted)
         given = _input(recipe, estimator, backbone_named, streamed_from)
         if distributed.rank() > 0:
-            if not (shared := str(distributed.of_first(""))):
+            if not (shared := str(distributed.broadcast(""))):
                 raise OutputError("the first process could not make the run directory: see its error message")
             training: Any = {"run_dir": shared, "resume": resume} if isinstance(estimator, PairCleaner) else {}
             estimator.fit(given.pairs, val=given.val, **training)
@@ -155,7 +155,7 @@ def fit_run(
             run = Run.create(path, overwrite=recipe.output.overwrite, resume=resume, latest=latest)
             made = str(run.path.absolute())
         finally:
-            distributed.of_first(made)
+            distributed.broadcast(made)
         # A fit by the recipe of the run asks again before it replaces this one.
         return _fit(run, replace(noted, output=replace(recipe.output, overwrite=False)), estimator, given, resume)
 

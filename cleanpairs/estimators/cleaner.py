@@ -206,7 +206,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
             self._begin()
             pairs, val = load_pairs(pairs), validation_pairs(val, y)
             self._refuse_different_processes(pairs)
-            with distributed.first_goes_ahead():
+            with distributed.main_process_first():
                 fit = self._prepare(pairs)
             d, strategy, self._independence = fit.data, self._procedure(fit.data), None
             if not strategy.dependence_is_known:
@@ -232,7 +232,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
     def _refuse_different_processes(self, pairs: Pairs) -> None:
         plain = {k: v for k, v in self.get_params().items() if isinstance(v, (str, int, float, tuple, list))}
         work = f"{self.method_name}:{pairs.source.fingerprint}:{sorted(plain.items())!r}:{self.random_state_}"
-        if distributed.most(distributed.of_first(work) != work):
+        if distributed.all_reduce_max(distributed.broadcast(work) != work):
             raise ConfigError(
                 f"the {distributed.world_size()} processes were started with different data or settings: they "
                 "train one model, so give all the same; to train one model each, start them without torchrun"
