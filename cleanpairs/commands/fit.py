@@ -6,7 +6,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from cleanpairs.data.guard import data_inputs, refuse_inputs, same_file
 from cleanpairs.data.inspection import grouped
 from cleanpairs.data.locks import output_lock
 from cleanpairs.data.readers import options_for_others, reader_of
-from cleanpairs.data.recorded import check_recorded, good_anywhere, open_recorded, remember_user_path
+from cleanpairs.data.recorded import check_recorded, open_recorded, remember_user_path, with_absolute_paths
 from cleanpairs.data.text import visible
 from cleanpairs.estimators import PairCleaner, PairScorer
 from cleanpairs.estimators.encoders import GIVEN, text_encoder_for
@@ -127,7 +127,7 @@ def fit_run(
     Of several processes (torchrun) all train, and the first one alone writes and reports. The others return nothing.
     """
     estimator: PairScorer = recipe.estimator()
-    noted = replace(recipe, data=DataOptions(**good_anywhere(vars(recipe.data))))
+    noted = replace(recipe, data=DataOptions(**with_absolute_paths(vars(recipe.data))))
     estimator.validate()
     with distributed.process_group(estimator._resolved_device()), ExitStack() as resources:
         named = out or recipe.output.out or (LATEST if resume else "")
@@ -179,8 +179,8 @@ def check_stored(recipe: Recipe, run: str | Path) -> None:
 
 
 def _options(data: DataOptions) -> dict[str, Any]:
-    values = good_anywhere({f.name: getattr(data, f.name) for f in fields(data) if f.name not in ("train", "val")})
-    return {name: value for name, value in values.items() if value is not None and value is not False}
+    given = {name: value for name, value in vars(data).items() if value is not None and value is not False}
+    return {name: value for name, value in with_absolute_paths(given).items() if name not in ("train", "val")}
 
 
 def _input(recipe: Recipe, estimator: PairScorer, backbone_named: bool, streamed_from: int) -> FitInput:

@@ -23,7 +23,7 @@ from cleanpairs.core import ConfigError, OutputExistsError, RefusedError, check_
 from cleanpairs.data import Pairs, Source, load_source, open_source, staged_file
 from cleanpairs.data.duplicates import VectorSigns
 from cleanpairs.data.readers import iter_tables, load_some, reader_of
-from cleanpairs.data.recorded import good_anywhere, remember_user_path
+from cleanpairs.data.recorded import remember_user_path, with_absolute_paths
 from cleanpairs.engine import Engine, make_engine
 from cleanpairs.engine.queries import EngineSearch
 from cleanpairs.estimators import PairScorer
@@ -109,7 +109,7 @@ def rematch_run(
     source, read = run.open_input() if data is None else open_source(data, **columns), None
     if data is not None:
         remember_user_path(data, columns)
-        read = {**good_anywhere({"data": data}), "columns": good_anywhere(columns)}
+        read = {**with_absolute_paths({"data": data}), "columns": with_absolute_paths(columns)}
     planning = Planning(run, source, settings or RepairSettings(), folder, engine, read)
     many = out.suffix != ".csv" and source.n_rows >= streamed_from and recaption is None
     scorer = planning.row_scorer() if many else None

@@ -31,7 +31,7 @@ def remember_user_path(data: str | Path, options: Mapping[str, Any] | None = Non
             write_whole(note, json.dumps([str(data), dict(options or {})], default=str) + "\n")
 
 
-def good_anywhere(options: Mapping[str, Any]) -> dict[str, Any]:
+def with_absolute_paths(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options of an input as files record them: paths are absolute, as other commands have other directories."""
     arrays: Any = (".npy", ".txt", ".parquet")  # else it is a column
     ends = {"train": "", "val": "", "data": "", "image_root": "", "text_vectors": arrays, "captions": arrays}
@@ -45,7 +45,7 @@ def _note(data: str, options: Mapping[str, Any]) -> Path:
         data if "://" in data else os.path.abspath(data),
         None if root is None else os.path.abspath(root),
         bool(options.get("allow_urls")),
-        *(str(name) for name in _files(good_anywhere(options))),
+        *(str(name) for name in _files(with_absolute_paths(options))),
     ]
     return cache_dir() / "named" / hashlib.sha256(json.dumps(what).encode()).hexdigest()[:32]
 
