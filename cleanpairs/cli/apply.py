@@ -98,10 +98,10 @@ def repair_settings(options: dict[str, Any], run: Any, given: dict[str, Any]) ->
 
     ``given``: those of ``--set``.
     """
-    from cleanpairs.commands.rematch import chosen_cut
+    from cleanpairs.commands.rematch import chosen_threshold
     from cleanpairs.repair.settings import RepairSettings
 
-    threshold, expected = chosen_cut(options["threshold"], options["max_wrong"], options["keep"], run)
+    threshold, expected = chosen_threshold(options["threshold"], options["max_wrong"], options["keep"], run)
     chosen = {name: options[name] for name in ("repairs", "n_donors")}
     return RepairSettings(threshold=threshold, **chosen, **given), expected
 
@@ -258,14 +258,14 @@ def rematch(paths: tuple[str, ...], out: str, **options: Any) -> None:
     from cleanpairs.repair.chat import ChatSettings
 
     run, data = run_and_data(paths)
-    cuts = {
+    by_scores = {
         "--max-wrong": options["max_wrong"] is not None,
         "--keep": options["keep"] is not None,
         "--threshold auto": options["threshold"] == "auto",
     }
-    by_scores = next((name for name, given in cuts.items() if given), None)
-    if data is not None and by_scores is not None:
-        raise click.UsageError(f"{by_scores} goes by the scores of the data that RUN was fitted on: leave DATA out")
+    chosen_by = next((name for name, given in by_scores.items() if given), None)
+    if data is not None and chosen_by is not None:
+        raise click.UsageError(f"{chosen_by} goes by the scores of the data that RUN was fitted on: leave DATA out")
     opened = existing_run(run)
     asking = [name for name in vars(ChatSettings()) if name != "model"]
     chosen = set_values(options, repair=repair_keys(), recaption=asking)

@@ -42,7 +42,7 @@ from cleanpairs.repair.settings import RepairSettings
 from cleanpairs.scoring import Embeddings
 
 
-def chosen_cut(
+def chosen_threshold(
     threshold: float | str | None, max_wrong: float | None, keep: float | None, run: Run
 ) -> tuple[float | None, str | None]:
     """Return the threshold of ``--threshold``, ``--max-wrong`` or ``--keep``, None for the run's, and a text on it.
