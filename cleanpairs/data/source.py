@@ -60,7 +60,7 @@ class Source:
         return tuple(path for path in self.inputs if Path(path).absolute().parent != tables) or self.paths
 
 
-def copied(source: Source, paths: Sequence[str]) -> Source:
+def with_original(source: Source, paths: Sequence[str]) -> Source:
     """``source``, whose paths are a copy of the user's files ``paths``."""
     original = Source(source.kind, tuple(paths), {}, "", source.n_rows, None, False)
     return replace(source, original=replace(original, fingerprint=fingerprint_of(original)))
