@@ -27,7 +27,7 @@ from cleanpairs.data.atomic import staged_file, write_whole
 from cleanpairs.data.filters import FILTERS, PREFIX, chosen_filters
 from cleanpairs.data.formats.vectors import splits_of
 from cleanpairs.data.guard import data_inputs, refuse_inputs, same_file
-from cleanpairs.data.inspection import grouped
+from cleanpairs.data.inspection import count_reasons
 from cleanpairs.data.locks import output_lock
 from cleanpairs.data.readers import options_for_others, reader_of
 from cleanpairs.data.recorded import check_recorded, open_recorded, remember_user_path, with_absolute_paths
@@ -357,7 +357,7 @@ def _result(estimator: PairScorer, keys: Any, issues: pa.Table, kinds: Sequence[
         "method": estimator.method_name,
         "pairs": len(y),
         "quarantined": len(estimator.quarantined_),
-        "set_aside": grouped(keys, sorted(estimator.quarantined_.items())),
+        "set_aside": count_reasons(keys, sorted(estimator.quarantined_.items())),
         "flagged": int((scores < estimator.threshold_).sum()),
         "threshold": float(estimator.threshold_),
         "noise_rate": plain(float(estimator.noise_rate_)),
