@@ -81,7 +81,7 @@ def cap_memory(size: str | None = None) -> None:
     if (value := limit("memory")) is not None:
         if value < 2**30:  # torch itself would not start
             raise ConfigError(f"{variable} (--memory-cap) must be at least 1GiB, found {value} bytes")
-        hold_memory(value)
+        lower_memory_limit(value)
 
 
 def memory_is_capped() -> bool:
@@ -132,12 +132,12 @@ def check_threads() -> None:
             for thread in threads:
                 thread.start()
     except RuntimeError as error:
-        raise ResourceError(no_thread(error)) from error
+        raise ResourceError(thread_remedy(error)) from error
     finally:
         done.set()
 
 
-def no_thread(error: BaseException) -> str:
+def thread_remedy(error: BaseException) -> str:
     """The remedy for an error of the system, of Python or Arrow that no thread or process can be started, else ""."""
     message = str(error)
     if "can't start new thread" not in message and os.strerror(errno.EAGAIN) not in message:
@@ -148,7 +148,7 @@ def no_thread(error: BaseException) -> str:
     )
 
 
-def hold_memory(most: int) -> None:
+def lower_memory_limit(most: int) -> None:
     """Lower RLIMIT_DATA of this process to ``most`` bytes. It is never raised."""
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     lowest = min([most, *(size for size in (soft, hard) if size != resource.RLIM_INFINITY)])

@@ -16,7 +16,7 @@ import cleanpairs
 from cleanpairs.core import ConfigError, DataError, RefusedError, check_choice, distributed
 from cleanpairs.core.plain import plain
 from cleanpairs.core.registry import BACKBONES, HEADS
-from cleanpairs.core.torch_state import own_modes, seeded
+from cleanpairs.core.torch_state import default_modes, seeded
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.arrays import as_array
 from cleanpairs.encoders.base import DualEncoder, input_dim
@@ -202,7 +202,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
         self.validate()
         if resume and run_dir is None:
             raise ConfigError("resume=True needs the run_dir of the fit that was interrupted")
-        with own_modes(), distributed.process_group(self._resolved_device()):
+        with default_modes(), distributed.process_group(self._resolved_device()):
             self._begin()
             pairs, val = load_pairs(pairs), validation_pairs(val, y)
             self._refuse_different_processes(pairs)

@@ -233,7 +233,7 @@ class EpochContext:
     def autocast(self) -> torch.autocast:
         """Computes in bfloat16 where the settings say so."""
         half = self.settings.precision == "bf16"
-        # A cache of cast weights would live as long as the outermost autocast, that of own_modes. Steps change weights.
+        # A cache of cast weights would live as long as default_modes, and steps change weights.
         return torch.autocast(self.device.type, torch.bfloat16, enabled=half, cache_enabled=False)
 
     def seed(self, *tags: int) -> int:

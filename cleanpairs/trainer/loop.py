@@ -27,7 +27,7 @@ from torch import Tensor
 from cleanpairs.core import distributed, reading
 from cleanpairs.core.errors import ConfigError, DataError, RefusedError, ResourceError
 from cleanpairs.core.interrupt import Interrupts
-from cleanpairs.core.torch_state import evaluating, own_modes, seeded
+from cleanpairs.core.torch_state import default_modes, evaluating, seeded
 from cleanpairs.data.arrays import read_tensors, write_tensors
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.encoders.base import DualEncoder
@@ -196,7 +196,7 @@ class Trainer:
         self.device_images = on_device(data.images, torch.device(self.settings.device))
         labels = copy.deepcopy(procedure.state())
         beginning = TrainingState(Position(1, 1, 0), {}, {}, labels, None, None, [], None)
-        with own_modes(), Interrupts(enabled=self.checkpoint is not None) as self.interrupts:
+        with default_modes(), Interrupts(enabled=self.checkpoint is not None) as self.interrupts:
             while True:
                 try:
                     kept = self.checkpoint.load() if self.saved and self.checkpoint is not None else None
