@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cleanpairs.commands.fit import fit_run
-from cleanpairs.commands.run import PLAN, Run, refuse_precious
+from cleanpairs.commands.run import PLAN, Run, refuse_user_files
 from cleanpairs.core import OutputExistsError, current_progress, percent, plural
 from cleanpairs.core.recipe import Recipe
 from cleanpairs.data import Pairs, load_pairs
@@ -38,7 +38,7 @@ def run_demo(out: str | Path = "demo", *, say: Say = print) -> dict[str, Any]:
     """
     began, out = time.perf_counter(), Path(out)
     out.mkdir(parents=True, exist_ok=True)
-    refuse_precious(out / "run")
+    refuse_user_files(out / "run")
     _begin(out / "result.json")
     noisy = out / "noisy.parquet"
     made = corrupt(clipart_path("train"), 0.3, seed=0, out=noisy, overwrite=True)

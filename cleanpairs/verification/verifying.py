@@ -119,8 +119,8 @@ def _verify_run(path: Path, findings: Verification) -> None:
     for file in sorted(checkpoints.rglob("*.safetensors")) if checkpoints.is_dir() else ():
         with findings.section(f"{file.relative_to(path)}: whole", file):
             _read_tensors(file, findings, finite=False)  # moments of an optimizer may be anything
-    if run._aside.exists():
-        findings.notes.append(f"the run that this one was to replace is kept, at {run._aside}")
+    if run._replaced.exists():
+        findings.notes.append(f"the run that this one was to replace is kept, at {run._replaced}")
 
 
 def _exists(path: Path, wanted: bool, findings: Verification, why: str = "the run is complete") -> bool:
