@@ -32,8 +32,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from cleanpairs.audit.sample import AuditSample, stratum_of
-from cleanpairs.core import DataError, RefusedError, check_number
-from cleanpairs.core.plain import plain
+from cleanpairs.core import DataError, RefusedError, check_number, jsonable
 from cleanpairs.correspondence.calibration import UNDETERMINED, Calibration, Estimate, with_interval
 from cleanpairs.data.arrays import check_correspondence
 
@@ -83,7 +82,7 @@ class AuditResult:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON. NaN is None."""
-        return dict(plain(self))
+        return dict(jsonable(self))
 
     def __str__(self) -> str:
         def share(x: float) -> str:

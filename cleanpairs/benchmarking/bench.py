@@ -19,7 +19,7 @@ from cleanpairs import __version__
 from cleanpairs.benchmarking.settings import MethodSettings, Splits, choose_methods, load_splits, method_settings
 from cleanpairs.benchmarking.table import plot, summarise, to_markdown
 from cleanpairs.core import CleanpairsError, ConfigError, DataError, OutputExistsError, check_number, check_whole
-from cleanpairs.core.plain import plain, without_secrets
+from cleanpairs.core.plain import jsonable, without_secrets
 from cleanpairs.core.progress import current_progress
 from cleanpairs.core.regular import read_lines, writing
 from cleanpairs.data.atomic import staged_file, write_whole
@@ -188,7 +188,7 @@ def _run_cells(
         except CleanpairsError as error:
             first_error = first_error or error
             row |= {"status": "failed", "error": f"{type(error).__name__}: {error}"}
-        logged.append(plain(row, repr))  # numbers that are not finite become null
+        logged.append(jsonable(row, repr))  # numbers that are not finite become null
         _write_log(bench.directory / "bench.jsonl", logged)
         progress.cell(at, len(cells), logged[-1], done_before=False)
     return first_error

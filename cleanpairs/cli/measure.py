@@ -22,8 +22,7 @@ from cleanpairs.cli.options import (
     set_option,
 )
 from cleanpairs.cli.terminal import Progress, echo, flag, print_result, say
-from cleanpairs.core import reported_to
-from cleanpairs.core.plain import percent, plain, plural
+from cleanpairs.core import jsonable, percent, plural, reported_to
 
 
 @click.command(cls=PathsCommand)
@@ -67,7 +66,7 @@ def evaluate(paths: tuple[str, ...], truth: str | None, threshold: float | None,
             found = model._applied_threshold(model._threshold_of(embedded, y))
         limit = found if threshold is None else threshold
         figures.update(detection(y, mask, limit).to_dict())
-    figures = {k: None if v is None else round(v, 6) for k, v in plain(figures).items()}
+    figures = {k: None if v is None else round(v, 6) for k, v in jsonable(figures).items()}
     lines = [f"{'':<16}{'R@1':>8}{'R@5':>8}{'R@10':>8}"]
     for name, prefix in (("image to text", "i2t"), ("text to image", "t2i")):
         lines.append(f"{name:<16}" + "".join(f"{figures[f'{prefix}_r{k}']:>8.1f}" for k in (1, 5, 10)))

@@ -14,7 +14,7 @@ import click
 
 from cleanpairs.cli.options import PathsCommand, Reads, Writes, existing_run, option, run_argument, splitting
 from cleanpairs.cli.terminal import Progress, echo, has_flag, print_result
-from cleanpairs.core.plain import plain, plural
+from cleanpairs.core import jsonable, plural
 
 if TYPE_CHECKING:
     from cleanpairs.review.session import Session
@@ -129,7 +129,7 @@ def _evaluated(run: Any, options: dict[str, Any], csv: Path) -> tuple[dict[str, 
     threshold = _threshold(run, options)
     result = evaluate_audit(sample, scores.correspondence, threshold=threshold)
     figures = {"threshold": threshold, "labels": str(csv.absolute()), **result.to_dict()}
-    write_whole(run.path / "audit" / "result.json", json.dumps(plain(figures), indent=2, allow_nan=False) + "\n")
+    write_whole(run.path / "audit" / "result.json", json.dumps(jsonable(figures), indent=2, allow_nan=False) + "\n")
     fitted = "" if run.answered() is None else "\nthese are the scores of the fit, without the answers"
     return figures, f"{result}{fitted}"
 

@@ -16,9 +16,8 @@ import pyarrow as pa
 
 from cleanpairs.commands.fit_stream import Streamed, StreamedFit
 from cleanpairs.commands.run import LATEST, Run, default_run_path, write_scores
-from cleanpairs.core import ConfigError, OutputError, OutputExistsError, distributed, one_thread
-from cleanpairs.core.plain import plain
-from cleanpairs.core.progress import current_progress
+from cleanpairs.core import ConfigError, OutputError, OutputExistsError, current_progress, distributed, jsonable
+from cleanpairs.core.limits import one_thread
 from cleanpairs.core.recipe import DataOptions, Recipe, parse_yaml, read_yaml
 from cleanpairs.correspondence.calibration import rate_in_words
 from cleanpairs.correspondence.displacement import in_words
@@ -360,11 +359,11 @@ def _result(estimator: PairScorer, keys: Any, issues: pa.Table, kinds: Sequence[
         "set_aside": count_reasons(keys, sorted(estimator.quarantined_.items())),
         "flagged": int((scores < estimator.threshold_).sum()),
         "threshold": float(estimator.threshold_),
-        "noise_rate": plain(float(estimator.noise_rate_)),
+        "noise_rate": jsonable(float(estimator.noise_rate_)),
         "noise_rate_interval": interval if np.isfinite(interval).all() else None,
-        "noise_rate_bound": plain(float(estimator.noise_rate_bound_)),
+        "noise_rate_bound": jsonable(float(estimator.noise_rate_bound_)),
         "counts_similar": estimator._counts_similar,
-        "better_than_random": plain(float(estimator.better_than_random_)),
+        "better_than_random": jsonable(float(estimator.better_than_random_)),
         "val_rsum": estimator.best_val_rsum_,
         "epochs": len(estimator.history_),
         "histogram": np.histogram(scores, bins=10, range=(0.0, 1.0))[0].tolist(),

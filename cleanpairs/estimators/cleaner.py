@@ -13,8 +13,7 @@ import numpy as np
 from torch import from_numpy, nn
 
 import cleanpairs
-from cleanpairs.core import ConfigError, DataError, RefusedError, check_choice, distributed
-from cleanpairs.core.plain import plain
+from cleanpairs.core import ConfigError, DataError, RefusedError, check_choice, distributed, jsonable
 from cleanpairs.core.registry import BACKBONES, HEADS
 from cleanpairs.core.torch_state import default_modes, seeded
 from cleanpairs.data import Pairs, load_pairs
@@ -241,7 +240,7 @@ class PairCleaner(Trained, PairScorer, ModelSettings, FitSettings):
     def _checkpoint(self, pairs: Pairs, val: Pairs | None, strategy: TrainingStrategy, run_dir: Path) -> Checkpoint:
         elsewhere = ("meta", "random_state")  # what they stand for is in the key
         settings = sorted((k, v) for k, v in self.get_params().items() if not callable(v) and k not in elsewhere)
-        code = cleanpairs.__version__, self.method_name, plain(settings, repr)  # 8 and np.int64(8) are one setting
+        code = cleanpairs.__version__, self.method_name, jsonable(settings, repr)  # 8 and np.int64(8) are one setting
         key = f"{code}:{pairs.source.fingerprint}:{self._encoders.to_dict()!r}:{self.random_state_}"
         key += "" if val is None else f":{val.source.fingerprint}"  # by which the best epoch was chosen
         key += f":meta:{strategy.meta_fingerprint}"

@@ -15,8 +15,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cleanpairs.core import CleanpairsError, ConfigError, DataError
-from cleanpairs.core.plain import plain
+from cleanpairs.core import CleanpairsError, ConfigError, DataError, jsonable
 from cleanpairs.data import ParquetSink
 from cleanpairs.data.images import cell_bytes, image_cells
 from cleanpairs.export.formats import Output
@@ -166,7 +165,7 @@ def json_lines(table: pa.Table) -> list[bytes]:
     """The contents of the .json of each row."""
     columns = [_cells(column.combine_chunks()) for column in table.columns]
     lines = (dict(zip(table.column_names, cells, strict=True)) for cells in zip(*columns, strict=True))
-    return [json.dumps(plain(line, _text), ensure_ascii=False, allow_nan=False).encode() for line in lines]
+    return [json.dumps(jsonable(line, _text), ensure_ascii=False, allow_nan=False).encode() for line in lines]
 
 
 def _cells(column: pa.Array) -> list[Any]:
