@@ -52,12 +52,9 @@ def warn_of_flags(run: Any, flagged: int, pairs: int, threshold: float) -> None:
         return
     share, usual = flagged / pairs, of_fit["flagged"] / of_fit["pairs"]
     if share > usual + 0.1 + 2 * (usual * (1 - usual) / pairs) ** 0.5:
-        echo(
-            f"warning: {percent(share, 0)} of these pairs are below the threshold of the fit, and {percent(usual, 0)} "
-            "of those that the model was fitted on. These pairs have no threshold of their own (cleanpairs score "
-            "--help). Go by the order of their scores, or fit on them",
-            err=True,
-        )
+        here, there = percent(share, 0), percent(usual, 0)
+        told = f"{here} of these pairs are below the threshold of the fit, and {there} of its own"
+        echo(f"warning: {told}. Go by the order of their scores, or fit on them", err=True)
 
 
 def _number_or_auto(context: click.Context, parameter: click.Parameter, value: str | None) -> float | str | None:
@@ -121,14 +118,10 @@ def caption_writer(out: str, options: dict[str, Any], chosen: dict[str, Any]) ->
     """
     requests, answers, url = options["recaption_requests"], options["captions"], options["recaption_url"]
     if requests and url:
-        raise click.UsageError(
-            "--recaption-requests and --recaption-url exclude each other: the server is asked at once"
-        )
+        raise click.UsageError("--recaption-requests and --recaption-url exclude each other: give one of them")
     if not (requests or answers or url):
         if chosen:
-            raise click.UsageError(
-                f"--set {next(iter(chosen))} needs --recaption-requests, --captions or --recaption-url"
-            )
+            raise click.UsageError(f"--set {next(iter(chosen))} needs --recaption-requests or --recaption-url")
         yield options["recaption"]
         return
     from cleanpairs.data import staged_file
@@ -184,11 +177,8 @@ def score(paths: tuple[str, ...], out: str, **options: Any) -> None:
     with reported_to(Progress()):
         result = score_stream(run.model_folder, data, out, overwrite=options["overwrite"], **how)
     if (unknown := result.unknown_words or 0) > 0.2:
-        echo(
-            f"warning: the model does not know {percent(unknown, 0)} of the words of {data}: it was fitted on other "
-            "captions, and its scores are less reliable here",
-            err=True,
-        )
+        told = f"the model does not know {percent(unknown, 0)} of the words of {data}: its scores are less reliable"
+        echo(f"warning: {told}", err=True)
     warn_of_flags(run, result.flagged, result.pairs, result.threshold)
     text = (
         f"{plural(result.pairs - result.quarantined, 'pair')} scored, {result.flagged:,} below {result.threshold:.3g}, "
@@ -341,9 +331,7 @@ def export(ctx: click.Context, run: str | None, out: str, **options: Any) -> Non
         of_plans = ("threshold", "max_wrong", "keep", "repairs", "n_donors", "overrides")
         decided += [p.opts[0] for p in typed if p.name in of_plans]
         if decided:
-            raise click.UsageError(
-                f"{', '.join(decided)}: --plan has decided that already; make another plan by cleanpairs rematch"
-            )
+            raise click.UsageError(f"{', '.join(decided)}: --plan has decided that; make another by rematch")
         with reported_to(Progress()):
             summary = export_plan(options["plan"], out, trusted=has_flag("trust-stored-paths"), **written)
     else:

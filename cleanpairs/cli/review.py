@@ -49,9 +49,7 @@ def audit(ctx: click.Context, run: str | None, **options: Any) -> None:
     from cleanpairs.data.locks import output_lock
 
     if options["labels"] is not None and options["thresholds"]:
-        raise click.UsageError(
-            "--labels and --thresholds exclude each other: labels measure what the scores can only estimate"
-        )
+        raise click.UsageError("--labels and --thresholds exclude each other: give one of them")
     mode = "labels" if options["labels"] is not None else "thresholds" if options["thresholds"] else "draw"
     for name in ("n", "out", "seed", "page", "no_browser"):
         if mode != "draw" and ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
