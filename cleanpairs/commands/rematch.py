@@ -220,7 +220,7 @@ class Planning:
             yield batch, images.vectors, texts.vectors, None if scored else scorer.compared(batch, images, texts)
 
     def _embed_some(self, rows: np.ndarray) -> Embedded:
-        return self.model._embed(load_some(self.source, rows, self.batch_rows))
+        return self.model._embed(load_some(self.source, rows))
 
 
 def plan_selection(scores: Scores, source: Source, settings: RepairSettings, staged: Path) -> RepairPlan:

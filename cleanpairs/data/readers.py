@@ -258,7 +258,7 @@ def reader_of(source: Source) -> Any:
     return READERS.load(source.kind)()
 
 
-def load_some(source: Source, rows: np.ndarray, batch_rows: int = 4096) -> Pairs:
+def load_some(source: Source, rows: np.ndarray) -> Pairs:
     """The pairs of some ``rows`` (k,) int64, rising, of an input of vectors with one pair a row, without its images.
 
     Their fingerprint is their own. Where the input has no keys, they are numbered anew.
@@ -267,7 +267,7 @@ def load_some(source: Source, rows: np.ndarray, batch_rows: int = 4096) -> Pairs
     columns = [name for role, name in source.columns.items() if role != "image"]
 
     def chosen() -> Iterator[Rows]:
-        for first, part in numbered(reader.batches(source, batch_rows, columns)):
+        for first, part in numbered(reader.batches(source, 4096, columns)):
             lo, hi = np.searchsorted(rows, [first, first + len(part)])
             if hi > lo:
                 yield part.at(rows[lo:hi] - first)
