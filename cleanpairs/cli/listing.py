@@ -37,7 +37,7 @@ def methods(method: tuple[str, ...], settings: bool) -> None:
         if settings:
             from cleanpairs.estimators import PairCleaner
 
-            loaded = entry.load()
+            loaded = METHODS.load(entry.name)
             parameters = signature(loaded).parameters
             about["settings"] = {setting: value.default for setting, value in parameters.items()}
             own = set(parameters) - set(signature(PairCleaner).parameters)
