@@ -192,10 +192,11 @@ class StagedSet:
 
 @contextmanager
 def staged_set() -> Iterator[StagedSet]:
-    """Several outputs of one command: written first, synced all, then renamed, the one that was added first last.
+    """Several outputs of one command. First all are written, then all are synced, then they are renamed. The one that
+    was added first is renamed last.
 
-    An error on the way, or an interrupt, leaves every target as it was. A kill between two renames leaves new files
-    beside old ones. Raises OutputExistsError, OutputError: as :func:`staged_file`.
+    An error, or an interrupt, leaves every target as it was. A kill between two renames leaves new files beside old
+    ones. Raises OutputExistsError, OutputError: as :func:`staged_file`.
     """
     with ExitStack() as stack:
         outputs = StagedSet(stack)

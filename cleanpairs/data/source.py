@@ -87,7 +87,7 @@ def fingerprint_of(source: Source) -> str:
 def cache_dir() -> Path:
     """``$CLEANPAIRS_CACHE``, else ``$XDG_CACHE_HOME/cleanpairs``, else ``~/.cache/cleanpairs``. It need not exist.
 
-    That of this process alone where there is no HOME, or it cannot be written.
+    Without a HOME that can be written, it is a temporary folder of this process.
     """
     if folder := os.environ.get("CLEANPAIRS_CACHE"):
         return Path(folder)
@@ -143,9 +143,9 @@ _digests: dict[str, dict[str, Any]] = {}  # path -> size and times of the file, 
 def digest_of(path: str | os.PathLike[str]) -> bytes:
     """SHA-256 (32 bytes) of a file.
 
-    This process remembers it, and the cache directory that of a large file. It holds as long as device, inode, size and
-    the times of modification and change are the same. These must be two seconds old, as the clock may not tell a newer
-    change.
+    It is kept in memory, and that of a large file in the cache directory. It is used again as long as device, inode,
+    size and the times of modification and change are the same. A file that changed in the last two seconds is hashed
+    each time, as the clock may not tell a newer change.
     """
     with open_regular(path) as file:
         begun, name, seen = time.time(), os.path.abspath(path), _file_state(file.fileno())

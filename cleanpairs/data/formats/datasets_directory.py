@@ -34,7 +34,7 @@ class DatasetsReader(TableReader):
     """Reads `datasets` directories, single ``.arrow`` files, and ``hf://owner/name``."""
 
     kind = "datasets"
-    splits = spelled = True
+    splits = parses_lists = True
 
     @staticmethod
     def recognises(data: str) -> bool:
@@ -62,7 +62,7 @@ class DatasetsReader(TableReader):
         """The schema that the files share. A dataset without rows has no files, only a note of its columns."""
         note = source.paths[0]
         if not note.endswith(".json"):
-            return self.listed(source, shared_schema(source.paths, lambda path: plain_schema(_mapped(path).schema)))
+            return self.with_lists(source, shared_schema(source.paths, lambda path: plain_schema(_mapped(path).schema)))
         from datasets import Features
 
         with reading(note, "read for its columns", KeyError, TypeError, ValueError, AttributeError):

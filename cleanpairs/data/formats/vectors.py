@@ -46,7 +46,7 @@ class ClipRetrievalReader(ParquetReader):
     """Reads a folder with ``img_emb`` and ``metadata``, and ``text_emb`` where there is one."""
 
     kind = "clip-retrieval"
-    splits = spelled = False
+    splits = parses_lists = False
     regions: ClassVar[bool] = False  # whether an image may have several vectors
 
     @staticmethod
