@@ -219,9 +219,7 @@ def _classify(error: Exception) -> tuple[type[CleanpairsError], str]:
     ):
         message = str(error).splitlines()[0] if str(error) else "it was refused"
         cap = os.environ.get("CLEANPAIRS_MEMORY")
-        more = (
-            f"raise --memory-cap (CLEANPAIRS_MEMORY), which is {cap}" if cap else "give the machine more, or less data"
-        )
+        more = f"raise --memory-cap (CLEANPAIRS_MEMORY), which is {cap}" if cap else "give the machine more"
         return ResourceError, f"out of memory ({message}); {more}, or take a smaller --batch-size or --limit"
     if isinstance(error, OSError):
         place = f"{error.filename}: " if error.filename is not None else ""

@@ -151,7 +151,6 @@ def count_reasons(keys: Sequence[str] | Mapping[int, str], reasons: Sequence[tup
     found = []
     for same in sorted(kinds.values(), key=lambda same: -len(same)):
         (i, why), differ = same[0], len({why for _, why in same}) > 1
-        found.append(
-            {"pairs": len(same), "pair_id": i, "key": keys[i], "reason": f"for example {why}" if differ else why}
-        )
+        reason = f"for example {why}" if differ else why
+        found.append({"pairs": len(same), "pair_id": i, "key": keys[i], "reason": reason})
     return found

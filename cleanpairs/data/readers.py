@@ -411,9 +411,8 @@ def _storable(cell: Any) -> Any:
         if getattr(cell, "_im", None) is None and Path(name).is_file():  # the image was not changed
             return cell
         with Image.open(name) as file:
-            if (file.mode, file.size, file.getpalette()) == (cell.mode, cell.size, cell.getpalette()) and (
-                file.tobytes() == cell.tobytes()
-            ):
+            looks = [(image.mode, image.size, image.getpalette(), image.tobytes()) for image in (file, cell)]
+            if looks[0] == looks[1]:
                 return cell
     with suppress(Exception):
         return cell.copy()

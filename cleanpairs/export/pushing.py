@@ -229,6 +229,5 @@ def model_card(repo: str, about: CardFacts) -> str:
 
     header: dict[str, Any] = {"license": about.license or "unknown", "library_name": "cleanpairs"}
     header["tags"] = ["image-text-matching", "noisy-correspondence", "cleanpairs"]
-    return filled(
-        "model_card.md", header=ModelCardData(**header).to_yaml(), title=repo.partition("/")[2], repo=repo, about=about
-    )
+    text, title = ModelCardData(**header).to_yaml(), repo.partition("/")[2]
+    return filled("model_card.md", header=text, title=title, repo=repo, about=about)

@@ -225,9 +225,8 @@ class ExportWork:
         """As :meth:`tables` of the whole input, from parts in ``folder`` that the engine's workers write."""
         cut = [Partition(0, 0, self.source.n_rows)]  # what is no Parquet is read from its beginning
         if self.source.kind == "parquet":
-            cut = plan_partitions(
-                reader_of(self.source).row_groups(self.source), self.source.n_rows, target=self.partition_rows
-            )
+            groups = reader_of(self.source).row_groups(self.source)
+            cut = plan_partitions(groups, self.source.n_rows, target=self.partition_rows)
         layout = self.layout
         kind = [layout.one_row_a_pair, layout.weighted, layout.all_captions, layout.schema.names, self.roles]
         job = json.dumps([cleanpairs.__version__, self.source.fingerprint, self.plan.digest, kind])

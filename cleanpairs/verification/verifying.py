@@ -69,9 +69,8 @@ def _verify_parquet(path: Path, findings: Verification) -> None:
     if rows is None:
         return
     _, groups, schema = footer(str(path))
-    findings.notes += [
-        f"{path.name}: {plural(rows, 'row')}, {plural(len(groups), 'row group')}, {plural(len(schema), 'column')}"
-    ]
+    counts = plural(rows, "row"), plural(len(groups), "row group"), plural(len(schema), "column")
+    findings.notes.append(f"{path.name}: {', '.join(counts)}")
     if schema.names[: len(SCORES_SCHEMA)] == SCORES_SCHEMA.names:
         with findings.section(f"{path.name}: a scores table, one row a pair, ranges", path):
             check_scores(path, findings)
@@ -87,9 +86,8 @@ def _verify_run(path: Path, findings: Verification) -> None:
         return  # the other files cannot be checked without it
     done = info["status"] == "complete"
     if not done:
-        findings.notes.append(
-            f"the run is {info['status']}, not complete: `cleanpairs fit --resume --out {quote(str(path))}` resumes it"
-        )
+        resume = f"cleanpairs fit --resume --out {quote(str(path))}"
+        findings.notes.append(f"the run is {info['status']}, not complete: `{resume}` resumes it")
     for name, digest in (info.get("files") or {}).items():  # a run that did not finish has none
         file = path / name
         if _exists(file, True, findings, "run.json lists it"):
