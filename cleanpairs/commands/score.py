@@ -124,7 +124,10 @@ def score_stream(
         scorer = fitted._row_scorer(roles_of(source))
         if scorer is None:
             if engine.remote:
-                raise ConfigError(_why_undivided(fitted, data))
+                raise ConfigError(
+                    f"{data} cannot be divided among workers: that takes vectors in Parquet or an embedding folder, "
+                    "and a fit without --drop, whose filters see all rows at once; leave --engine and --workers out"
+                )
             embedded = fitted._embed(load_source(source))
             scores = fitted._scores_of(embedded)
             unseen = fitted._threshold_of(embedded, scores)
@@ -150,17 +153,6 @@ def score_stream(
         remove_job(parts)
     rate = None if unseen is None else unseen.noise_rate
     return ScoreResult(**counts, threshold=threshold, unknown_words=unknown, noise_rate=rate)
-
-
-def _why_undivided(model: PairScorer, data: str | Path) -> str:
-    """Return why workers cannot share the rows of ``data``."""
-    takes = (
-        "Parquet with a column of image vectors (image_features) and, for a model of caption vectors, one of those "
-        "(text_features), or an embedding folder"
-    )
-    if model._named_filters:
-        takes = "a model that was fitted without --drop, whose filters are asked about all rows at once"
-    return f"{data} cannot be divided among workers: that takes {takes}; leave --engine and --workers out"
 
 
 def _unknown_words(model: PairScorer, source: Source, data: str, most: float) -> float | None:
