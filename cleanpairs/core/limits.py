@@ -142,10 +142,7 @@ def thread_remedy(error: BaseException) -> str:
     message = str(error)
     if "can't start new thread" not in message and os.strerror(errno.EAGAIN) not in message:
         return ""
-    return (
-        f"no further thread or process can be started ({message}): raise the limit of processes (ulimit -u, or the "
-        "container's), set OMP_NUM_THREADS=1, or end other programs"
-    )
+    return f"no thread or process can be started ({message}): raise ulimit -u, or set OMP_NUM_THREADS=1"
 
 
 def lower_memory_limit(most: int) -> None:

@@ -75,9 +75,8 @@ def sniff(data: str) -> str:
     if not Path(data).is_dir():
         raise DataError(f"{data} is neither a regular file nor a directory")
     raise DataError(
-        f"{data} is a directory without any known input: no *.parquet, no *.tar, no state.json of `datasets`, no .csv, "
-        f".tsv or .jsonl, no N.jpg with N.txt or N.caption, no img_emb/ of clip-retrieval, no {{split}}_ims.npy with "
-        f"{{split}}_caps.txt; name arrays of vectors as '{data}/*.npy', and unpack tars: see docs/inputs.md"
+        f"{data} is a directory without any known input: no *.parquet, no *.tar, no .csv, no N.jpg with N.txt; name "
+        f"arrays of vectors as '{data}/*.npy', and unpack tars: see docs/inputs.md"
     )
 
 
