@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cleanpairs.core import DataError, cached_by_file, open_regular, reading
+from cleanpairs.core import DataError, cached_by_file, open_regular, plain_text, reading
 from cleanpairs.data.captions import Faults, caption_column
 from cleanpairs.data.columns import USUAL_NAMES, is_score, number_of
 from cleanpairs.data.formats.file_names import IMAGES
@@ -220,7 +220,7 @@ def _iter_csv(path: str, encoding: str | None, head: _Head) -> Iterator[Record]:
                 raise _run_on(path, line, reader.line_num)
             if any(not field.isascii() and _NOT_UTF8.search(field) for field in fields):
                 fault = fault or f"line {line} is not {encoding or f'UTF-8; the file may be {_likely_encoding(path)}'}"
-                fields = [f.encode("utf-8", "replace").decode() for f in fields]
+                fields = list(map(plain_text, fields))
             before = before if fault or reader.line_num > line else fields
             yield dict(zip(names, fields, strict=False)), fault
 
