@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from cleanpairs.commands.run import Run, Scores
 from cleanpairs.commands.score import roles_of, threshold_of_rows
-from cleanpairs.core import ConfigError, OutputExistsError, RefusedError, check_number, current_progress
+from cleanpairs.core import ConfigError, RefusedError, check_number, current_progress
 from cleanpairs.data import Pairs, Source, load_source, open_source, staged_file
 from cleanpairs.data.duplicates import VectorSigns
 from cleanpairs.data.readers import iter_tables, load_some, reader_of
@@ -103,8 +103,6 @@ def rematch_run(
     Raises OutputExistsError: ``out`` exists.
     """
     out = Path(out)
-    if out.exists() and not overwrite:  # before the work, not after it
-        raise OutputExistsError(f"{out} exists; --overwrite replaces it")
     folder = out.with_name(out.name + ".parts").absolute()
     source, read = run.open_input() if data is None else open_source(data, **columns), None
     if data is not None:
@@ -112,13 +110,13 @@ def rematch_run(
         read = {**with_absolute_paths({"data": data}), "columns": with_absolute_paths(columns)}
     planning = Planning(run, source, settings or RepairSettings(), folder, engine, read)
     many = out.suffix != ".csv" and source.n_rows >= streamed_from and recaption is None
-    scorer = planning.row_scorer() if many else None
-    if scorer is None:
-        plan, _ = planning.in_memory(recaption)
-        plan.save(out, overwrite=overwrite)
-        return plan, plan.summary()
     with staged_file(out, overwrite=overwrite, inputs=source.inputs) as staged:
-        return planning.streamed(scorer, staged)
+        scorer = planning.row_scorer() if many else None
+        if scorer is not None:
+            return planning.streamed(scorer, staged)
+        plan, _ = planning.in_memory(recaption)
+        plan.save(staged)
+        return plan, plan.summary()
 
 
 class Planning:
