@@ -322,7 +322,7 @@ def _as_parquet(data: Any, split: str | None, text: str | None) -> Path:
                     if getattr(getattr(kind, "categories", 0), "inferred_type", "") in ("interval", "period", "mixed")
                 }
                 data = pa.Table.from_pandas(data.assign(**texts), preserve_index=False)
-    elif dataset is None and (hasattr(data, "__arrow_c_stream__") or isinstance(data, pa.RecordBatch)):
+    elif dataset is None and hasattr(data, "__arrow_c_stream__"):
         with reading(f"the {type(data).__name__}", "taken as a table", KeyError):  # two columns of one name
             table = pa.table(data)
             data = as_schema(table, plain_schema(table.schema))  # Parquet has no dictionary of views, as polars has
