@@ -108,7 +108,7 @@ def _recipe(options: dict[str, Any]) -> tuple[Any, str | None, bool]:
     own = options["resume"] and options["recipe"] is None and train is None
     resumed = options["resume"] and (own or options["out"] is None)
     if own and (run := Run(Path(options["out"] or LATEST))).is_unused():
-        raise ConfigError(f"the fit of {run.path} was killed before it wrote a recipe: give the whole command again")
+        raise ConfigError(f"the fit of {run.path} was killed as it began: give the whole command again")
     out = str(Run.open(options["out"]).path) if resumed else None
     if own:  # options in addition to the run's own settings count, and are refused if they make another training of it
         given["out"] = None

@@ -190,7 +190,7 @@ class Run:
         """Raise :class:`DataError` where there is no run at ``path`` to resume."""
         run = cls(Path(path))
         if not (run.path / "run.json").exists() and not run._replaced.exists() and not run.is_unused():
-            raise DataError(f"--resume: there is no run to resume at {path}: {run.path / 'run.json'} is missing")
+            raise DataError(f"--resume: no run to resume: {run.path / 'run.json'} is missing; leave --resume out")
 
     def is_unused(self) -> bool:
         """Whether the directory holds nothing but what a fit leaves that ends before its recipe is written."""
@@ -479,7 +479,7 @@ def _link_latest(run: Path) -> None:
         with suppress(OSError):
             fresh.unlink(missing_ok=True)
         if before is not None:
-            told = f"{LATEST} leads to {before}, and cannot be made to lead to {run}: {error.strerror}; remove it"
+            told = f"{LATEST} points to {before}, and cannot be made to point to {run}: {error.strerror}; remove it"
             raise OutputError(told) from error
 
 
