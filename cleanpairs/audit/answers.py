@@ -9,8 +9,7 @@ from numpy.typing import ArrayLike
 
 from cleanpairs.audit.judge import Opinions
 from cleanpairs.audit.labels import refuse_quarantined
-from cleanpairs.core import DataError
-from cleanpairs.core.plain import percent, plain
+from cleanpairs.core import DataError, jsonable, percent
 from cleanpairs.correspondence.calibration import Calibration, Estimate, calibrate_by_labels, positions
 from cleanpairs.data.arrays import as_array
 
@@ -111,7 +110,7 @@ class Answered:
             "histogram": np.histogram(scores, bins=10, range=(0.0, 1.0))[0].tolist(),
         }  # fmt: skip
         opinions = {} if self.opinions is None else {"opinions": len(self.opinions.values)}
-        return dict(plain(figures | opinions))
+        return dict(jsonable(figures | opinions))
 
     def __str__(self) -> str:
         rate, y = self.noise_rate, self.correspondence[np.isfinite(self.correspondence)]

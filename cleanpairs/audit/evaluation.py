@@ -32,8 +32,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from cleanpairs.audit.sample import AuditSample, stratum_of
-from cleanpairs.core import DataError, RefusedError, check_number
-from cleanpairs.core.plain import plain
+from cleanpairs.core import DataError, RefusedError, check_number, jsonable
 from cleanpairs.correspondence.calibration import UNDETERMINED, Calibration, Estimate, with_interval
 from cleanpairs.data.arrays import check_correspondence
 
@@ -83,7 +82,7 @@ class AuditResult:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON. NaN is None."""
-        return dict(plain(self))
+        return dict(jsonable(self))
 
     def __str__(self) -> str:
         def share(x: float) -> str:
@@ -244,9 +243,8 @@ def expected_quality(
     y = y[~np.isnan(y)]
     if calibration is None or not len(y):
         raise RefusedError(
-            f"the expected precision and recall of these {len(y):,} pairs are unknown: the method gives no calibrated "
-            "probabilities, or the noise rate is undetermined; forty answers to "
-            f"`cleanpairs review {quote(run)} --calibrate` help"
+            "the expected precision and recall are unknown: the method gives no calibrated probabilities, or the noise "
+            f"rate is undetermined; forty answers to `cleanpairs review {quote(run)} --calibrate` help"
         )
     check_correspondence(y)
     check_number("an audit", "threshold", threshold, least=0, most=1)

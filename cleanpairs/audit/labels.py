@@ -170,10 +170,7 @@ def _labelled(
             raise DataError(f"{where} pair_id: the pair {i} is in line {lines[i]} already")
         lines[i] = line
         if (label := row["matched"].lower()) not in MEANS:
-            raise DataError(
-                f"{where} matched: 1 or 0, yes or no, true or false, matched or mismatched are understood, nothing and "
-                f"? leave the pair out; found {row['matched'][:40]!r}"
-            )
+            raise DataError(f"{where} matched: 1 or 0, or nothing to leave the pair out, not {row['matched'][:40]!r}")
         if np.isfinite(y[i]):
             yield where, i, MEANS[label], row
         else:
@@ -196,10 +193,8 @@ def _pair_id(where: str, row: dict[str, str], keys: Sequence[str] | None, y: np.
     except ValueError:
         number = math.nan
     if not number.is_integer() or not 0 <= number < len(y):
-        raise DataError(
-            f"{where} pair_id: a whole number from 0 to {len(y) - 1} is needed, found {row['pair_id'][:40]!r}; "
-            "are these the labels of another run?"
-        )
+        found = row["pair_id"][:40]
+        raise DataError(f"{where} pair_id: {found!r} is not from 0 to {len(y) - 1}; are these labels of another run?")
     i = int(number)
     key = None if keys is None or "key" not in row else visible(keys[i], 200)
     if keys is not None and key is not None and row["key"] != "'" + key and not same_key(row["key"], key):
@@ -219,8 +214,5 @@ def _stratum(where: str, text: str, score: float) -> tuple[float, float]:
     if not 0 <= low < high <= 1:
         raise DataError(f"{where} stratum: two edges such as '0.05 to 0.2' are needed, found {text[:40]!r}")
     if not low - 1e-6 <= score <= high + 1e-6:  # the edges are rounded in the CSV
-        raise DataError(
-            f"{where} stratum: the pair was drawn from {text}, and its correspondence in this run is {score:.6g}: the "
-            "scores are others than those of the audit; draw another"
-        )
+        raise DataError(f"{where} stratum: drawn from {text}, and now {score:.6g}: the scores are others; draw anew")
     return low, high

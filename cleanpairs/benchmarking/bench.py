@@ -19,8 +19,8 @@ from cleanpairs import __version__
 from cleanpairs.benchmarking.settings import MethodSettings, Splits, choose_methods, load_splits, method_settings
 from cleanpairs.benchmarking.table import plot, summarise, to_markdown
 from cleanpairs.core import CleanpairsError, ConfigError, DataError, OutputExistsError, check_number, check_whole
-from cleanpairs.core.plain import plain, without_secrets
-from cleanpairs.core.progress import CurrentProgress
+from cleanpairs.core.plain import jsonable, without_secrets
+from cleanpairs.core.progress import current_progress
 from cleanpairs.core.regular import read_lines, writing
 from cleanpairs.data.atomic import staged_file, write_whole
 from cleanpairs.data.guard import refuse_inputs
@@ -141,7 +141,7 @@ def run_bench(bench: Bench) -> BenchResult:
             folder.mkdir(parents=True, exist_ok=True)
         _write_log(log, logged)  # fails now, not after the first fit, where it cannot be written
         for note in notes:
-            CurrentProgress.get().note(note)
+            current_progress().note(note)
         # All methods of a noise and seed before the next: what is there can be compared.
         cells = list(product(levels, range(bench.seeds), settings))
         first_error = _run_cells(bench, logged, cells, splits)
@@ -163,7 +163,7 @@ def _run_cells(
     """Run what is left, and write the log with a row more after each cell. Returns the first error of a cell."""
     done = {row["cell"]: row for row in logged if row["status"] == "ok"}
     first_error: CleanpairsError | None = None
-    progress = CurrentProgress.get()
+    progress = current_progress()
     for at, (level, seed, method) in enumerate(cells, start=1):
         row: dict[str, Any] = {
             "cell": f"{method.method}/{method.digest}/{level.digest}/{seed}/{splits.digest}/{bench.limit or 'all'}",
@@ -188,7 +188,7 @@ def _run_cells(
         except CleanpairsError as error:
             first_error = first_error or error
             row |= {"status": "failed", "error": f"{type(error).__name__}: {error}"}
-        logged.append(plain(row, repr))  # numbers that are not finite become null
+        logged.append(jsonable(row, repr))  # numbers that are not finite become null
         _write_log(bench.directory / "bench.jsonl", logged)
         progress.cell(at, len(cells), logged[-1], done_before=False)
     return first_error
@@ -255,7 +255,7 @@ def run_cell(settings: MethodSettings, splits: Splits, noise: Noise, seed: int) 
     """
     train, truth = apply_noise(splits.train, noise), noise.mismatched
     model, began = settings.estimator(random_state=seed), time.perf_counter()
-    told = {"on_step": CurrentProgress.get().step} if "epochs" in model.get_params() else {}
+    told = {"on_step": current_progress().step} if "epochs" in model.get_params() else {}
     model.fit(train, val=splits.val, **told)
     seconds, y = time.perf_counter() - began, model.correspondence_
     row: dict[str, Any] = {

@@ -26,7 +26,7 @@ from cleanpairs.cli.terminal import echo, flag, guard_std_streams, periodic_prog
 from cleanpairs.core import nearest
 from cleanpairs.core.errors import CleanpairsError, DataError, OutputError, ResourceError
 from cleanpairs.core.interrupt import Terminated
-from cleanpairs.core.limits import cap_memory, check_threads, no_thread
+from cleanpairs.core.limits import cap_memory, check_threads, thread_remedy
 
 __all__ = ["COMMANDS", "SECTIONS", "cli", "main"]
 
@@ -212,16 +212,14 @@ def _classify(error: Exception) -> tuple[type[CleanpairsError], str]:
     """Return which of our errors it is, or is like, and its message."""
     if isinstance(error, CleanpairsError):
         return type(error), str(error)
-    if starved := no_thread(error):
+    if starved := thread_remedy(error):
         return ResourceError, starved
     if isinstance(error, MemoryError) or (  # torch has no exception of its own on a CPU
         isinstance(error, RuntimeError) and any(s in str(error) for s in ("can't allocate memory", "out of memory"))
     ):
         message = str(error).splitlines()[0] if str(error) else "it was refused"
         cap = os.environ.get("CLEANPAIRS_MEMORY")
-        more = (
-            f"raise --memory-cap (CLEANPAIRS_MEMORY), which is {cap}" if cap else "give the machine more, or less data"
-        )
+        more = f"raise --memory-cap (CLEANPAIRS_MEMORY), which is {cap}" if cap else "give the machine more"
         return ResourceError, f"out of memory ({message}); {more}, or take a smaller --batch-size or --limit"
     if isinstance(error, OSError):
         place = f"{error.filename}: " if error.filename is not None else ""

@@ -28,7 +28,7 @@ from cleanpairs.cli.options import (
     set_values,
 )
 from cleanpairs.cli.terminal import Progress, echo, has_flag, print_result, say
-from cleanpairs.core import CurrentProgress, check_number, percent, plural
+from cleanpairs.core import check_number, percent, plural, reported_to
 from cleanpairs.core.recipe import override_values
 
 engine_options = (
@@ -52,12 +52,9 @@ def warn_of_flags(run: Any, flagged: int, pairs: int, threshold: float) -> None:
         return
     share, usual = flagged / pairs, of_fit["flagged"] / of_fit["pairs"]
     if share > usual + 0.1 + 2 * (usual * (1 - usual) / pairs) ** 0.5:
-        echo(
-            f"warning: {percent(share, 0)} of these pairs are below the threshold of the fit, and {percent(usual, 0)} "
-            "of those that the model was fitted on. These pairs have no threshold of their own (cleanpairs score "
-            "--help). Go by the order of their scores, or fit on them",
-            err=True,
-        )
+        here, there = percent(share, 0), percent(usual, 0)
+        told = f"{here} of these pairs are below the threshold of the fit, and {there} of its own"
+        echo(f"warning: {told}. Go by the order of their scores, or fit on them", err=True)
 
 
 def _number_or_auto(context: click.Context, parameter: click.Parameter, value: str | None) -> float | str | None:
@@ -70,16 +67,8 @@ def _number_or_auto(context: click.Context, parameter: click.Parameter, value: s
 def repair_options(more: str = "") -> tuple[Decorator, ...]:
     """Return the options of ``rematch`` and ``export``. The help of ``--set`` ends with ``more``."""
     return (
-        option(
-            "--threshold=P|auto",
-            "Pairs below it are repaired or dropped.  [default: the run's]",
-            callback=_number_or_auto,
-        ),
-        option(
-            "--max-wrong=P",
-            "Keep the largest set with at most this expected share of mismatched pairs. It needs calibrated scores.",
-            float,
-        ),
+        option("--threshold=P|auto", "Repair or drop pairs below it.  [default: the run's]", callback=_number_or_auto),
+        option("--max-wrong=P", "Keep as many pairs as this expected share of mismatched ones allows.", float),
         option("--keep=P", "Keep this share of the pairs, those with the best scores.", float),
         option(
             "--repairs",
@@ -90,8 +79,7 @@ def repair_options(more: str = "") -> tuple[Decorator, ...]:
         ),
         option(
             "--donors=N n_donors",
-            "Give a pair that needs a new caption up to N captions, with weights. It needs --repairs plausible. The "
-            "captions are in the plan and in `export --captions all`.",
+            "With --repairs plausible: give a pair up to N captions, with weights, for `export --captions all`.",
             click.IntRange(1),
             default=1,
         ),
@@ -107,10 +95,10 @@ def repair_settings(options: dict[str, Any], run: Any, given: dict[str, Any]) ->
 
     ``given``: those of ``--set``.
     """
-    from cleanpairs.commands.rematch import chosen_cut
+    from cleanpairs.commands.rematch import chosen_threshold
     from cleanpairs.repair.settings import RepairSettings
 
-    threshold, expected = chosen_cut(options["threshold"], options["max_wrong"], options["keep"], run)
+    threshold, expected = chosen_threshold(options["threshold"], options["max_wrong"], options["keep"], run)
     chosen = {name: options[name] for name in ("repairs", "n_donors")}
     return RepairSettings(threshold=threshold, **chosen, **given), expected
 
@@ -130,14 +118,10 @@ def caption_writer(out: str, options: dict[str, Any], chosen: dict[str, Any]) ->
     """
     requests, answers, url = options["recaption_requests"], options["captions"], options["recaption_url"]
     if requests and url:
-        raise click.UsageError(
-            "--recaption-requests and --recaption-url exclude each other: the server is asked at once"
-        )
+        raise click.UsageError("--recaption-requests and --recaption-url exclude each other: give one of them")
     if not (requests or answers or url):
         if chosen:
-            raise click.UsageError(
-                f"--set {next(iter(chosen))} needs --recaption-requests, --captions or --recaption-url"
-            )
+            raise click.UsageError(f"--set {next(iter(chosen))} needs --recaption-requests or --recaption-url")
         yield options["recaption"]
         return
     from cleanpairs.data import staged_file
@@ -190,14 +174,11 @@ def score(paths: tuple[str, ...], out: str, **options: Any) -> None:
         check_number("score", "max_unknown", most, least=0, most=1)
     columns = reading_as_in_the_fit(run, data, chosen["data"])
     how = {"columns": columns, "engine": chosen_engine(options), **chosen["score"]}
-    with CurrentProgress.reported_to(Progress()):
+    with reported_to(Progress()):
         result = score_stream(run.model_folder, data, out, overwrite=options["overwrite"], **how)
     if (unknown := result.unknown_words or 0) > 0.2:
-        echo(
-            f"warning: the model does not know {percent(unknown, 0)} of the words of {data}: it was fitted on other "
-            "captions, and its scores are less reliable here",
-            err=True,
-        )
+        told = f"the model does not know {percent(unknown, 0)} of the words of {data}: its scores are less reliable"
+        echo(f"warning: {told}", err=True)
     warn_of_flags(run, result.flagged, result.pairs, result.threshold)
     text = (
         f"{plural(result.pairs - result.quarantined, 'pair')} scored, {result.flagged:,} below {result.threshold:.3g}, "
@@ -230,8 +211,7 @@ def score(paths: tuple[str, ...], out: str, **options: Any) -> None:
     ),
     option(
         "--recaption-requests=FILE",
-        "Write requests for the vision-language model --recaption-model, in OpenAI's batch format (.jsonl). There is "
-        "one for each pair that would be dropped and has no answer yet.",
+        "Write requests for --recaption-model, in OpenAI's batch format: one for each pair that would be dropped.",
         Writes(".jsonl"),
     ),
     option(
@@ -240,9 +220,7 @@ def score(paths: tuple[str, ...], out: str, **options: Any) -> None:
         "is in OPENAI_API_KEY. Answers are stored in OUT.answers.jsonl, and used again.",
         str,
     ),
-    option(
-        "--captions=FILE", "Answers to the requests of --recaption-requests. May be repeated.", Reads(), multiple=True
-    ),
+    option("--captions=FILE", "Answers to such requests. May be repeated.", Reads(), multiple=True),
 )
 @group(
     "Output",
@@ -270,21 +248,21 @@ def rematch(paths: tuple[str, ...], out: str, **options: Any) -> None:
     from cleanpairs.repair.chat import ChatSettings
 
     run, data = run_and_data(paths)
-    cuts = {
+    by_scores = {
         "--max-wrong": options["max_wrong"] is not None,
         "--keep": options["keep"] is not None,
         "--threshold auto": options["threshold"] == "auto",
     }
-    by_scores = next((name for name, given in cuts.items() if given), None)
-    if data is not None and by_scores is not None:
-        raise click.UsageError(f"{by_scores} goes by the scores of the data that RUN was fitted on: leave DATA out")
+    chosen_by = next((name for name, given in by_scores.items() if given), None)
+    if data is not None and chosen_by is not None:
+        raise click.UsageError(f"{chosen_by} goes by the scores of the data that RUN was fitted on: leave DATA out")
     opened = existing_run(run)
     asking = [name for name in vars(ChatSettings()) if name != "model"]
     chosen = set_values(options, repair=repair_keys(), recaption=asking)
     settings, expected = repair_settings(options, opened, chosen["repair"])
     columns = chosen["data"] if data is None else reading_as_in_the_fit(opened, data, chosen["data"])
     how = {"overwrite": options["overwrite"], "engine": chosen_engine(options), **columns}
-    with CurrentProgress.reported_to(Progress()), caption_writer(out, options, chosen["recaption"]) as writer:
+    with reported_to(Progress()), caption_writer(out, options, chosen["recaption"]) as writer:
         plan, summary = rematch_run(opened, out, settings, data, recaption=writer, **how)
     if data is not None and settings.threshold is None:
         duplicates = summary.reasons.get(REASONS[DUPLICATE], 0)
@@ -316,20 +294,13 @@ def rematch(paths: tuple[str, ...], out: str, **options: Any) -> None:
     option("--overwrite", "Replace the outputs."),
     option(
         "--format",
-        "Format of OUT: Parquet, a directory of tars (img2dataset's layout), a directory for datasets.load_from_disk, "
-        "Lance, a CSV that names the image files, or a .npy of the kept uids (DataComp's).  "
+        "webdataset: tars in img2dataset's layout. csv: names the image files. uids: DataComp's .npy of those kept.  "
         "[default: by its suffix: .parquet, DIR/{00000..}.tar, .lance, .csv, .npy]",
         ["parquet", "webdataset", "datasets", "lance", "csv", "uids"],
     ),
     option("--dropped=FILE", "The pairs that were dropped or quarantined: Parquet, or a .csv.", Writes()),
-    option(
-        "--ledger=FILE", "Parquet with the outcome of every pair of the input.  [default: OUT.ledger.parquet]", Writes()
-    ),
-    option(
-        "--card=FILE",
-        "The dataset card to write, or Croissant metadata (*.json). A directory has its card in README.md.",
-        Writes(),
-    ),
+    option("--ledger=FILE", "Parquet with the outcome of every pair.  [default: OUT.ledger.parquet]", Writes()),
+    option("--card=FILE", "Dataset card, or Croissant metadata (*.json). Directories have README.md.", Writes()),
     option("--license=ID", "Licence of the data, for the card, such as cc-by-4.0.  [default: unknown]"),
     option(
         "--captions=HOW",
@@ -360,10 +331,8 @@ def export(ctx: click.Context, run: str | None, out: str, **options: Any) -> Non
         of_plans = ("threshold", "max_wrong", "keep", "repairs", "n_donors", "overrides")
         decided += [p.opts[0] for p in typed if p.name in of_plans]
         if decided:
-            raise click.UsageError(
-                f"{', '.join(decided)}: --plan has decided that already; make another plan by cleanpairs rematch"
-            )
-        with CurrentProgress.reported_to(Progress()):
+            raise click.UsageError(f"{', '.join(decided)}: --plan has decided that; make another by rematch")
+        with reported_to(Progress()):
             summary = export_plan(options["plan"], out, trusted=has_flag("trust-stored-paths"), **written)
     else:
         opened = existing_run(run)
@@ -371,7 +340,7 @@ def export(ctx: click.Context, run: str | None, out: str, **options: Any) -> Non
         settings, expected = repair_settings(options, opened, given)
         if expected is not None:
             say(f"{expected}\n")
-        with CurrentProgress.reported_to(Progress()):
+        with reported_to(Progress()):
             summary = export_run(opened, out, settings, **written)
     print_result({name: getattr(summary, name) for name in ("pairs", *COUNTED, "rows")}, summary)
     if not summary.rows:

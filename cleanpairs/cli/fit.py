@@ -21,7 +21,7 @@ from cleanpairs.cli.options import (
     set_option,
 )
 from cleanpairs.cli.terminal import Progress, echo, flag, has_flag, print_result
-from cleanpairs.core import ConfigError, CurrentProgress
+from cleanpairs.core import ConfigError, reported_to
 from cleanpairs.core.recipe import Recipe
 
 
@@ -38,11 +38,7 @@ from cleanpairs.core.recipe import Recipe
     "Model",
     option("--method=NAME", "Method; `cleanpairs methods` lists them.  [default: auto]"),
     option("--backbone=NAME", "Dual encoder to train: mlp, vse_inf, saf, sgr or sgraf."),
-    option(
-        "--encoder=NAME",
-        "Encoder of images and captions, such as CLIP: a directory, a name on the hub, or open_clip:MODEL/PRETRAINED.",
-        Reads(),
-    ),
+    option("--encoder=NAME", "Encoder of both sides: a directory, a hub name, or open_clip:MODEL/PRETRAINED.", Reads()),
 )
 @group(
     "Training",
@@ -51,10 +47,7 @@ from cleanpairs.core.recipe import Recipe
     option("--device", "Where to train. auto: on a GPU, if there is one.", ["auto", "cpu", "cuda"]),
     option("--seed=N", "Random seed.", int),
     option("--recipe=FILE|NAME", "Settings from a YAML file, or from a name of `cleanpairs recipes`.", Reads()),
-    set_option(
-        "One setting of the method (`cleanpairs methods METHOD --settings` lists them), or of the data, such as "
-        "data.encoding=cp1252."
-    ),
+    set_option("A setting of the method (see `methods METHOD --settings`), or of the data: data.encoding=cp1252."),
 )
 @group(
     "Output",
@@ -89,7 +82,7 @@ def fit(**options: Any) -> None:
             echo(f"{begun.path} {', and '.join(states)}", err=True)
     named = options["backbone"] is not None or any(o.startswith("backbone") for o in options["overrides"])
     try:
-        with CurrentProgress.reported_to(progress), without_hub() if stored else nullcontext():
+        with reported_to(progress), without_hub() if stored else nullcontext():
             if stored:
                 check_stored(recipe, str(out))
             result = fit_run(recipe, out=out, resume=options["resume"], backbone_named=named)
@@ -114,10 +107,8 @@ def _recipe(options: dict[str, Any]) -> tuple[Any, str | None, bool]:
     given |= data_settings(options | {"overrides": ()}) | {"train": train, "quiet": has_flag("quiet") or None}
     own = options["resume"] and options["recipe"] is None and train is None
     resumed = options["resume"] and (own or options["out"] is None)
-    if own and (run := Run(Path(options["out"] or LATEST))).bare():
-        raise ConfigError(
-            f"the fit of {run.path} was killed as it began, and has left no recipe there: give the whole command again"
-        )
+    if own and (run := Run(Path(options["out"] or LATEST))).is_unused():
+        raise ConfigError(f"the fit of {run.path} was killed as it began: give the whole command again")
     out = str(Run.open(options["out"]).path) if resumed else None
     if own:  # options in addition to the run's own settings count, and are refused if they make another training of it
         given["out"] = None

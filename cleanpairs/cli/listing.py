@@ -21,7 +21,7 @@ from cleanpairs.cli.options import (
     option,
 )
 from cleanpairs.cli.terminal import Progress, cut, echo, flag, print_result, safe, say
-from cleanpairs.core import METHODS, READERS, CurrentProgress, plural
+from cleanpairs.core import METHODS, READERS, plural, reported_to
 from cleanpairs.core.plain import displaced_in_words
 from cleanpairs.core.recipe import path_of, section_of
 from cleanpairs.core.regular import read_text
@@ -38,7 +38,7 @@ def methods(method: tuple[str, ...], settings: bool) -> None:
         if settings:
             from cleanpairs.estimators import PairCleaner
 
-            loaded = entry.load()
+            loaded = METHODS.load(entry.name)
             parameters = signature(loaded).parameters
             about["settings"] = {setting: value.default for setting, value in parameters.items()}
             own = set(parameters) - set(signature(PairCleaner).parameters)
@@ -76,7 +76,7 @@ def demo(out: str) -> None:
     """Mismatch 30 % of the clip art's pairs, find them, repair some, and measure retrieval before and after."""
     from cleanpairs.commands.demo import run_demo
 
-    with CurrentProgress.reported_to(Progress()):
+    with reported_to(Progress()):
         result = run_demo(out, say=say)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     text = f"\n{result['seconds']:.0f} s, {peak:,.0f} MB at the peak"
@@ -91,12 +91,7 @@ def demo(out: str) -> None:
     option("--rows=N", "Pairs to show.", click.IntRange(min=0), default=5),
     limit_option,
     option("--filters", "Count the pairs that each filter of `fit --drop` would quarantine."),
-    option(
-        "--decode",
-        "Images to decode, to find damaged ones. A sample is 1,000 images.",
-        ["all", "sample", "none"],
-        default="sample",
-    ),
+    option("--decode", "Images to decode. A sample is 1,000 images.", ["all", "sample", "none"], default="sample"),
 )
 def inspect(data: str, rows: int, decode: str, filters: bool, limit: int | None, **options: Any) -> None:
     """Show how DATA is read: its format, columns, counts and first pairs, and the rows that cannot be used.

@@ -22,8 +22,7 @@ from cleanpairs.cli.options import (
     set_option,
 )
 from cleanpairs.cli.terminal import Progress, echo, flag, print_result, say
-from cleanpairs.core import CurrentProgress
-from cleanpairs.core.plain import percent, plain, plural
+from cleanpairs.core import jsonable, percent, plural, reported_to
 
 
 @click.command(cls=PathsCommand)
@@ -33,9 +32,7 @@ from cleanpairs.core.plain import percent, plain, plural
     "Evaluation",
     option("--truth=FILE", "True mismatches: .npy (booleans, or a permutation) or Parquet.", Reads()),
     option("--threshold=P", "Threshold for precision and recall.  [default: the run's]", float),
-    option(
-        "--folds=N", "Mean of R@K and rSum over N parts of the images. MS-COCO 1K has 5.", click.IntRange(1), default=1
-    ),
+    option("--folds=N", "Means over N parts of the images. MS-COCO 1K has 5.", click.IntRange(1), default=1),
 )
 def evaluate(paths: tuple[str, ...], truth: str | None, threshold: float | None, folds: int, **options: Any) -> None:
     """Measure retrieval on DATA with the model of RUN (or runs/latest): captions for images, and images for captions.
@@ -69,7 +66,7 @@ def evaluate(paths: tuple[str, ...], truth: str | None, threshold: float | None,
             found = model._applied_threshold(model._threshold_of(embedded, y))
         limit = found if threshold is None else threshold
         figures.update(detection(y, mask, limit).to_dict())
-    figures = {k: None if v is None else round(v, 6) for k, v in plain(figures).items()}
+    figures = {k: None if v is None else round(v, 6) for k, v in jsonable(figures).items()}
     lines = [f"{'':<16}{'R@1':>8}{'R@5':>8}{'R@10':>8}"]
     for name, prefix in (("image to text", "i2t"), ("text to image", "t2i")):
         lines.append(f"{name:<16}" + "".join(f"{figures[f'{prefix}_r{k}']:>8.1f}" for k in (1, 5, 10)))
@@ -169,22 +166,14 @@ def _rates(context: click.Context, parameter: click.Parameter, value: str) -> tu
     option("--noise=R,R", "Shares of pairs to mismatch.", default="0.2,0.4,0.6,0.8", callback=_rates),
     option("--kind=KIND,KIND", "Kinds of noise, see `cleanpairs corrupt --help`.", default="uniform"),
     per_option,
-    option(
-        "--noise-file=NPY noise_files",
-        "A permutation over captions or images, in place of --noise. May be repeated.",
-        Reads(),
-        multiple=True,
-    ),
+    option("--noise-file=NPY noise_files", "Permutations in place of --noise. Repeatable.", Reads(), multiple=True),
     option("--seeds=N", "Number of seeds: each fit is repeated.", click.IntRange(min=1), default=3),
 )
 @group(
     "Model",
     option("--methods=all|A,B", "Methods to fit.", default="all"),
     option("--recipe=FILE|NAME", "A recipe. Or a suffix R, for the recipe METHOD-R of each method.", Reads()),
-    set_option(
-        "A setting of all methods that have it, such as backbone=sgr. METHOD.KEY is for one method, data.KEY for "
-        "the data."
-    ),
+    set_option("A setting of the methods that have it: backbone=sgr. METHOD.KEY is for one, data.KEY for the data."),
 )
 @group(
     "Output",
@@ -207,7 +196,7 @@ def bench(data: str, **options: Any) -> None:
     options["overrides"] = tuple(text for text in options["overrides"] if text not in of_data)
     what = Bench(data=data, **{f.name: options[f.name] for f in fields(Bench) if f.name in options})
     try:
-        with CurrentProgress.reported_to(_Lines()):
+        with reported_to(_Lines()):
             result = run_bench(what)
     except KeyboardInterrupt:
         echo(f"\nInterrupted; the results so far are in {what.directory}. The same command resumes.", err=True)

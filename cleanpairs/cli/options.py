@@ -147,10 +147,7 @@ def join_arrays(context: click.Context, parameter: click.Parameter, values: tupl
     if len(values) < 2:
         return values[0] if values else None
     if odd := [v for v in values if set("{},") & set(v) or not v.endswith(".npy")]:
-        raise click.BadParameter(
-            f"several names must be .npy files without braces and commas, and {odd[0]!r} is none; quote a pattern "
-            "of files: 'data/*.parquet'"
-        )
+        raise click.BadParameter(f"several names must be .npy files, and {odd[0]!r} is none; quote a pattern of others")
     urls = all("://" in v for v in values)
     whole = [v if urls else str(Path(v).absolute()) for v in values]
     root = whole[0].partition("://")[0] + "://" if urls else "/"  # another folder understands what begins with it

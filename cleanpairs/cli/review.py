@@ -14,7 +14,7 @@ import click
 
 from cleanpairs.cli.options import PathsCommand, Reads, Writes, existing_run, option, run_argument, splitting
 from cleanpairs.cli.terminal import Progress, echo, has_flag, print_result
-from cleanpairs.core.plain import plain, plural
+from cleanpairs.core import jsonable, plural
 
 if TYPE_CHECKING:
     from cleanpairs.review.session import Session
@@ -49,9 +49,7 @@ def audit(ctx: click.Context, run: str | None, **options: Any) -> None:
     from cleanpairs.data.locks import output_lock
 
     if options["labels"] is not None and options["thresholds"]:
-        raise click.UsageError(
-            "--labels and --thresholds exclude each other: labels measure what the scores can only estimate"
-        )
+        raise click.UsageError("--labels and --thresholds exclude each other: give one of them")
     mode = "labels" if options["labels"] is not None else "thresholds" if options["thresholds"] else "draw"
     for name in ("n", "out", "seed", "page", "no_browser"):
         if mode != "draw" and ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
@@ -129,7 +127,7 @@ def _evaluated(run: Any, options: dict[str, Any], csv: Path) -> tuple[dict[str, 
     threshold = _threshold(run, options)
     result = evaluate_audit(sample, scores.correspondence, threshold=threshold)
     figures = {"threshold": threshold, "labels": str(csv.absolute()), **result.to_dict()}
-    write_whole(run.path / "audit" / "result.json", json.dumps(plain(figures), indent=2, allow_nan=False) + "\n")
+    write_whole(run.path / "audit" / "result.json", json.dumps(jsonable(figures), indent=2, allow_nan=False) + "\n")
     fitted = "" if run.answered() is None else "\nthese are the scores of the fit, without the answers"
     return figures, f"{result}{fitted}"
 
@@ -142,8 +140,7 @@ def _evaluated(run: Any, options: dict[str, Any], csv: Path) -> tuple[dict[str, 
 @option(
     "--judge=MODEL[@URL]",
     "With --calibrate: ask a model about 200 doubtful pairs (--n). MODEL is a BLIP matching model (a directory or a "
-    "hub name). With @URL it is a model on a server, such as NAME@http://localhost:8000/v1, with the key in "
-    "OPENAI_API_KEY. The errors of the model are measured, and taken into account.",
+    "hub name). With @URL it is on a server, such as NAME@http://localhost:8000/v1. Its key is in OPENAI_API_KEY.",
     Reads(),
 )
 @option("--plan=FILE", "Review this plan of `cleanpairs rematch`.  [default: RUN's]", Reads())
@@ -179,9 +176,7 @@ def review(
     folder, pairs, y = opened.path / "review", opened.load_input(), opened.scores().correspondence
     chosen = _plan(opened, folder) if plan is None else RepairPlan.load(plan)
     if "data" not in chosen.settings:
-        raise ConfigError(
-            f"{plan} does not name its data; `cleanpairs rematch {quote(str(opened.path))}` makes one that does"
-        )
+        raise ConfigError(f"{plan} does not name its data; cleanpairs rematch {quote(str(opened.path))} makes another")
     explainer = None if only_write else opened.estimator().explainer(pairs, threshold=chosen.threshold)
     log, first = opened.decision_log(len(pairs)), opened.result.get("standing_out", ())
     session = Session(pairs, chosen, y, log, explainer=explainer, calibration=opened.calibration(), first=first)

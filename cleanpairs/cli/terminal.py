@@ -17,9 +17,7 @@ from typing import Any, cast
 
 import click
 
-from cleanpairs.core import OutputError
-from cleanpairs.core.limits import memory_is_capped
-from cleanpairs.core.plain import percent, plain
+from cleanpairs.core import OutputError, jsonable, memory_is_capped, percent
 
 
 def safe(text: str, keep: str = "") -> str:
@@ -67,7 +65,7 @@ def print_result(value: Any, text: object = None) -> None:
     The JSON is ASCII, which reads the same in every locale.
     """
     if has_flag("json"):
-        echo(json.dumps(plain(value), allow_nan=False))
+        echo(json.dumps(jsonable(value), allow_nan=False))
     else:
         echo(str(value if text is None else text))
 

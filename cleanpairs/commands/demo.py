@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from cleanpairs.commands.fit import fit_run
-from cleanpairs.commands.run import PLAN, Run, refuse_precious
-from cleanpairs.core import CurrentProgress, OutputExistsError, percent, plural
+from cleanpairs.commands.run import PLAN, Run, refuse_user_files
+from cleanpairs.core import OutputExistsError, current_progress, percent, plural
 from cleanpairs.core.recipe import Recipe
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.atomic import write_whole
@@ -38,7 +38,7 @@ def run_demo(out: str | Path = "demo", *, say: Say = print) -> dict[str, Any]:
     """
     began, out = time.perf_counter(), Path(out)
     out.mkdir(parents=True, exist_ok=True)
-    refuse_precious(out / "run")
+    refuse_user_files(out / "run")
     _begin(out / "result.json")
     noisy = out / "noisy.parquet"
     made = corrupt(clipart_path("train"), 0.3, seed=0, out=noisy, overwrite=True)
@@ -82,7 +82,7 @@ def _fit(out: Path, options: dict[str, Any], say: Say) -> tuple[Run, Any, int]:
     say("2. the method auto is trained on them; it does not know which captions are wrong")
     options |= {"val": str(clipart_path("val")), "out": str(out), "overwrite": True}
     result = fit_run(Recipe.resolve("auto-clipart", options=options), latest=False)
-    CurrentProgress.get().close()
+    current_progress().close()
     run = Run.open(out)
     return run, run.estimator(), result["flagged"]
 
@@ -120,9 +120,9 @@ def _retrieval(model: Any, noisy: Pairs, cleaned: Path, say: Say, trainings: int
     for name, pairs in {"noisy": noisy, "cleaned": load_pairs(cleaned)}.items():
         each = []
         for k in range(trainings):
-            CurrentProgress.advance("comparing", "models", len(rsum) * trainings + k, 2 * trainings)
+            current_progress().advance("comparing", "models", len(rsum) * trainings + k, 2 * trainings)
             each.append(InfoNCE(**plain, random_state=k).fit(pairs, val=val).evaluate(test).rsum)
-        CurrentProgress.get().close()
+        current_progress().close()
         rsum[name] = sum(each) / trainings
         say(f"   rSum {rsum[name]:6.1f}  {_MODELS[name]} ({min(each):.0f} to {max(each):.0f})")
     rsum["own"] = model.evaluate(test).rsum

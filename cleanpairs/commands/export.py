@@ -57,9 +57,7 @@ def export_plan(
     settings = head.settings
     if "data" not in settings:
         raise DataError(f"{path} does not name its data: apply it in Python, by cleanpairs.export.export_pairs")
-    source = open_recorded(settings["data"], settings.get("columns", {}), path, trusted=trusted)
-    if source.fingerprint != head.fingerprint:
-        raise DataError("the plan was made for other data (its fingerprint differs): make it from this data")
+    source = open_recorded(settings["data"], settings.get("columns", {}), head.fingerprint, path, trusted=trusted)
     export = Export(source, out, ExportSettings(**written, about=CardFacts(license=license)))
     decisions = _decisions(export, plan) if plan is not None else export.decisions(head, load_source(source))
     return export.run(lambda _: decisions, engine)

@@ -6,7 +6,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -16,19 +16,19 @@ import pyarrow as pa
 
 from cleanpairs.commands.fit_stream import Streamed, StreamedFit
 from cleanpairs.commands.run import LATEST, Run, default_run_path, write_scores
-from cleanpairs.core import ConfigError, DataError, OutputError, OutputExistsError, distributed, one_thread
-from cleanpairs.core.plain import displaced_in_words, plain, rate_in_words
-from cleanpairs.core.progress import CurrentProgress
+from cleanpairs.core import ConfigError, OutputError, OutputExistsError, current_progress, distributed, jsonable
+from cleanpairs.core.limits import one_thread
+from cleanpairs.core.plain import displaced_in_words, rate_in_words
 from cleanpairs.core.recipe import DataOptions, Recipe, parse_yaml, read_yaml
 from cleanpairs.data import Pairs, Source, load_pairs, open_source
 from cleanpairs.data.atomic import staged_file, write_whole
 from cleanpairs.data.filters import FILTERS, PREFIX, chosen_filters
 from cleanpairs.data.formats.vectors import splits_of
 from cleanpairs.data.guard import data_inputs, refuse_inputs, same_file
-from cleanpairs.data.inspection import grouped
+from cleanpairs.data.inspection import count_reasons
 from cleanpairs.data.locks import output_lock
 from cleanpairs.data.readers import options_for_others, reader_of
-from cleanpairs.data.recorded import check_recorded, good_anywhere, open_recorded, remember_user_path
+from cleanpairs.data.recorded import check_recorded, open_recorded, remember_user_path, with_absolute_paths
 from cleanpairs.data.text import visible
 from cleanpairs.estimators import PairCleaner, PairScorer
 from cleanpairs.estimators.encoders import GIVEN, text_encoder_for
@@ -125,7 +125,7 @@ def fit_run(
     Of several processes (torchrun) all train, and the first one alone writes and reports. The others return nothing.
     """
     estimator: PairScorer = recipe.estimator()
-    noted = replace(recipe, data=DataOptions(**good_anywhere(vars(recipe.data))))
+    noted = replace(recipe, data=DataOptions(**with_absolute_paths(vars(recipe.data))))
     estimator.validate()
     with distributed.process_group(estimator._resolved_device()), ExitStack() as resources:
         named = out or recipe.output.out or (LATEST if resume else "")
@@ -134,7 +134,7 @@ def fit_run(
             _refuse_other_settings(Run(Path(named)), noted)
         given = _input(recipe, estimator, backbone_named, streamed_from)
         if distributed.rank() > 0:
-            if not (shared := str(distributed.of_first(""))):
+            if not (shared := str(distributed.broadcast(""))):
                 raise OutputError("the first process could not make the run directory: see its error message")
             training: Any = {"run_dir": shared, "resume": resume} if isinstance(estimator, PairCleaner) else {}
             estimator.fit(given.pairs, val=given.val, **training)
@@ -153,7 +153,7 @@ def fit_run(
             run = Run.create(path, overwrite=recipe.output.overwrite, resume=resume, latest=latest)
             made = str(run.path.absolute())
         finally:
-            distributed.of_first(made)
+            distributed.broadcast(made)
         # A fit by the recipe of the run asks again before it replaces this one.
         return _fit(run, replace(noted, output=replace(recipe.output, overwrite=False)), estimator, given, resume)
 
@@ -171,16 +171,14 @@ def check_stored(recipe: Recipe, run: str | Path) -> None:
     """Raise CleanpairsError where the recipe that the directory ``run`` holds would open what nobody has named here."""
     data, opened = recipe.data, Run.open(run)
     where = opened.path / "recipe.yaml"
-    source = open_recorded(data.train, _options(data), where)
-    if not opened.is_fitted_on(source):
-        raise DataError(f"{data.train} has changed since the run {opened.path.name} was begun on it; fit again")
+    open_recorded(data.train, _options(data), opened.fingerprint, where)
     if data.val is not None:
         check_recorded(data.val, options_for_others(data.val, str(data.train), _options(data)), where)
 
 
 def _options(data: DataOptions) -> dict[str, Any]:
-    values = good_anywhere({f.name: getattr(data, f.name) for f in fields(data) if f.name not in ("train", "val")})
-    return {name: value for name, value in values.items() if value is not None and value is not False}
+    given = {name: value for name, value in vars(data).items() if value is not None and value is not False}
+    return {name: value for name, value in with_absolute_paths(given).items() if name not in ("train", "val")}
 
 
 def _input(recipe: Recipe, estimator: PairScorer, backbone_named: bool, streamed_from: int) -> FitInput:
@@ -206,10 +204,7 @@ def _input(recipe: Recipe, estimator: PairScorer, backbone_named: bool, streamed
         of_val = options_for_others(data.val, data.train, options)
         val = load_pairs(data.val, **of_val)
         if val.source.fingerprint == pairs.source.fingerprint:
-            raise ConfigError(
-                f"{data.val} is the training data, so its best epoch would know it by heart; give other "
-                "pairs to --val, or leave it out (of a research directory the dev split is read then)"
-            )
+            raise ConfigError(f"{data.val} is the training data: give others, or none (the dev split is read then)")
         remember_user_path(data.val, of_val)
         return FitInput(pairs, val)
     splits = splits_of(Path(data.train)) if pairs.source.kind == "precomp" and data.split in (None, "train") else []
@@ -226,10 +221,8 @@ def _fit(run: Run, recipe: Recipe, estimator: PairScorer, given: FitInput, resum
     trains = streamed is None and isinstance(estimator, PairCleaner)
     with _ended(run, info, resume, trains):
         if {"correspondence", "action", "source_key"} <= set(reader_of(source).stored_schema(source).names):
-            warnings.warn(
-                "this data is an export: the dropped pairs are missing, so the noise rate comes out too low; the "
-                "report of the run that was exported says how many mismatched pairs to expect", stacklevel=1,
-            )  # fmt: skip
+            told = "this data is an export: the dropped pairs are missing, so the noise rate comes out too low"
+            warnings.warn(told, stacklevel=1)
         scored = _train(run, recipe, estimator, given, resume, info)
         result = _write_results(run, estimator, pairs, scored)
         result["val_seen"] = None if given.val is None else given.val.seen_in(pairs, "validation")
@@ -264,7 +257,7 @@ def _train(
     # A resumed run keeps its own recipe until it is known that these settings make no other training of it.
     begun = resume and (run.path / "recipe.yaml").exists()
     history: list[dict[str, Any]] = run.metrics() if resume else []
-    progress = CurrentProgress.get()
+    progress = current_progress()
 
     def on_epoch(record: EpochRecord, y: np.ndarray) -> None:
         nonlocal begun, history
@@ -360,14 +353,14 @@ def _result(estimator: PairScorer, keys: Any, issues: pa.Table, kinds: Sequence[
         "method": estimator.method_name,
         "pairs": len(y),
         "quarantined": len(estimator.quarantined_),
-        "set_aside": grouped(keys, sorted(estimator.quarantined_.items())),
+        "set_aside": count_reasons(keys, sorted(estimator.quarantined_.items())),
         "flagged": int((scores < estimator.threshold_).sum()),
         "threshold": float(estimator.threshold_),
-        "noise_rate": plain(float(estimator.noise_rate_)),
+        "noise_rate": jsonable(float(estimator.noise_rate_)),
         "noise_rate_interval": interval if np.isfinite(interval).all() else None,
-        "noise_rate_bound": plain(float(estimator.noise_rate_bound_)),
+        "noise_rate_bound": jsonable(float(estimator.noise_rate_bound_)),
         "counts_similar": estimator._counts_similar,
-        "better_than_random": plain(float(estimator.better_than_random_)),
+        "better_than_random": jsonable(float(estimator.better_than_random_)),
         "val_rsum": estimator.best_val_rsum_,
         "epochs": len(estimator.history_),
         "histogram": np.histogram(scores, bins=10, range=(0.0, 1.0))[0].tolist(),

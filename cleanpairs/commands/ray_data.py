@@ -43,10 +43,7 @@ class ScorePairs:
         self.threshold = float(self.model.threshold_ if threshold is None else threshold)
         self.given = {"image_column": image_column, "text_column": text_column}
         if self.model._row_scorer({"text", "features", "text_features"}) is None:
-            raise ConfigError(
-                f"the model in {run} scores no batches of vectors: that takes one fitted on vectors of the images "
-                "(image_features), or clip-score on vectors of both sides, without --drop; use `cleanpairs score`"
-            )
+            raise ConfigError(f"the model in {run} scores no batches of vectors: use `cleanpairs score`")
 
     def __call__(self, batch: Any) -> Any:
         """Return the pyarrow Table ``batch`` with the columns ``correspondence`` (float32), ``is_mismatch`` (bool) and
@@ -64,10 +61,8 @@ class ScorePairs:
         columns: dict[str, str] = {role: found[role] for role in ("text", "features", "text_features") if role in found}
         scorer = self.model._row_scorer(columns.keys())
         if scorer is None or ("text" in columns and is_list(schema.field(columns["text"]).type)):
-            raise DataError(
-                "the batch needs one caption a row, its image's vector (image_features) and, for a model of caption "
-                f"vectors, the caption's (text_features); it has {', '.join(map(str, schema))}"
-            )
+            names = ", ".join(map(str, schema))
+            raise DataError(f"the batch needs one caption a row, image_features, perhaps text_features; it has {names}")
         whole = plain_batch(pa.RecordBatch.from_pydict({name: one_array(batch[name]) for name in columns.values()}))
         shapes = {role: vector_shape(whole[name]) for role, name in columns.items() if role != "text"}
         how: dict[str, Any] = {"image_root": None, "first_row": 0, "hash_vectors": scorer.hashes}

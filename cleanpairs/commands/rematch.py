@@ -19,11 +19,11 @@ import pyarrow as pa
 
 from cleanpairs.commands.run import Run, Scores
 from cleanpairs.commands.score import roles_of, threshold_of_rows
-from cleanpairs.core import ConfigError, CurrentProgress, OutputExistsError, RefusedError, check_number
+from cleanpairs.core import ConfigError, RefusedError, check_number, current_progress
 from cleanpairs.data import Pairs, Source, load_source, open_source, staged_file
 from cleanpairs.data.duplicates import VectorSigns
 from cleanpairs.data.readers import iter_tables, load_some, reader_of
-from cleanpairs.data.recorded import good_anywhere, remember_user_path
+from cleanpairs.data.recorded import remember_user_path, with_absolute_paths
 from cleanpairs.engine import Engine, make_engine
 from cleanpairs.engine.queries import EngineSearch
 from cleanpairs.estimators import PairScorer
@@ -42,7 +42,7 @@ from cleanpairs.repair.settings import RepairSettings
 from cleanpairs.scoring import Embeddings
 
 
-def chosen_cut(
+def chosen_threshold(
     threshold: float | str | None, max_wrong: float | None, keep: float | None, run: Run
 ) -> tuple[float | None, str | None]:
     """Return the threshold of ``--threshold``, ``--max-wrong`` or ``--keep``, None for the run's, and a text on it.
@@ -71,9 +71,7 @@ def chosen_cut(
 
     minimum = find_density_minimum(y)
     if not minimum.right and not minimum.separated:
-        raise RefusedError(
-            f"--threshold auto: the scores of {run.path.name} do not separate into two groups; give a number"
-        )
+        raise RefusedError(f"--threshold auto: the scores of {run.path.name} do not separate: give a number")
     limit = 0.0 if minimum.right else minimum.threshold
     told = None if calibration is None else str(expected_quality(y, calibration, threshold=limit, run=str(run.path)))
     return limit, told
@@ -105,22 +103,20 @@ def rematch_run(
     Raises OutputExistsError: ``out`` exists.
     """
     out = Path(out)
-    if out.exists() and not overwrite:  # before the work, not after it
-        raise OutputExistsError(f"{out} exists; --overwrite replaces it")
     folder = out.with_name(out.name + ".parts").absolute()
     source, read = run.open_input() if data is None else open_source(data, **columns), None
     if data is not None:
         remember_user_path(data, columns)
-        read = {**good_anywhere({"data": data}), "columns": good_anywhere(columns)}
+        read = {**with_absolute_paths({"data": data}), "columns": with_absolute_paths(columns)}
     planning = Planning(run, source, settings or RepairSettings(), folder, engine, read)
     many = out.suffix != ".csv" and source.n_rows >= streamed_from and recaption is None
-    scorer = planning.row_scorer() if many else None
-    if scorer is None:
-        plan, _ = planning.in_memory(recaption)
-        plan.save(out, overwrite=overwrite)
-        return plan, plan.summary()
     with staged_file(out, overwrite=overwrite, inputs=source.inputs) as staged:
-        return planning.streamed(scorer, staged)
+        scorer = planning.row_scorer() if many else None
+        if scorer is not None:
+            return planning.streamed(scorer, staged)
+        plan, _ = planning.in_memory(recaption)
+        plan.save(staged)
+        return plan, plan.summary()
 
 
 class Planning:
@@ -136,7 +132,7 @@ class Planning:
         self, run: Run, source: Source, settings: RepairSettings, parts: Path, engine: Engine | None,
         read: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
-        scores, fitted = run.fitted_scores(), run.is_fitted_on(source)
+        scores, fitted = run.fitted_scores(), run.fingerprint == source.fingerprint
         self.model: PairScorer = run.estimator(scores, fitted=not fitted)
         self.source, self.settings, self.parts = source, settings, parts
         self.read = read or {"data": run.info["input"]["data"], "columns": run.info["input"]["options"]}
@@ -150,10 +146,7 @@ class Planning:
         settings, pairs = self.settings, load_source(self.source)
         if self.source.explicit_lists and not explode:
             if settings.targets == "image" and settings.replaces_image:
-                raise ConfigError(
-                    "targets=image: the image of a row with a list of captions cannot be replaced; give another "
-                    "target, or export with --captions split"
-                )
+                raise ConfigError("targets=image: rows with lists keep their image: export with --captions split")
             settings = replace(settings, targets="text")
         with self._neighbour_search() as search:
             plan = self.model.rematch(pairs, settings, neighbour_search=search, recaption=recaption)
@@ -206,7 +199,7 @@ class Planning:
             number = count(1)
 
             def in_this_process(queries: np.ndarray, rows: np.ndarray, k: int) -> TopK:
-                progress = partial(CurrentProgress.advance, f"search {next(number)}", "rows")
+                progress = partial(current_progress().advance, f"search {next(number)}", "rows")
                 return top_k(queries, rows, k, progress=progress)
 
             yield in_this_process
@@ -225,7 +218,7 @@ class Planning:
             yield batch, images.vectors, texts.vectors, None if scored else scorer.compared(batch, images, texts)
 
     def _embed_some(self, rows: np.ndarray) -> Embedded:
-        return self.model._embed(load_some(self.source, rows, self.batch_rows))
+        return self.model._embed(load_some(self.source, rows))
 
 
 def plan_selection(scores: Scores, source: Source, settings: RepairSettings, staged: Path) -> RepairPlan:

@@ -28,7 +28,7 @@ import pyarrow as pa
 from cleanpairs.core import is_share, without_secrets
 from cleanpairs.core.errors import ConfigError, DataError, MissingInputError, OutputError, OutputExistsError
 from cleanpairs.core.regular import read_json, read_lines, reading, sha256_of, writing
-from cleanpairs.data import ParquetSink, Source, load_source, open_recorded, staged_file
+from cleanpairs.data import ParquetSink, load_source, open_recorded, staged_file
 from cleanpairs.data.atomic import write_whole
 from cleanpairs.data.guard import holds, refuse_foreign, refuse_labels
 from cleanpairs.data.locks import lock_of
@@ -153,17 +153,17 @@ class Run:
         if path.is_symlink() and not resume:
             raise OutputExistsError(f"{path} is a symbolic link; name the run directory itself")
         run = cls(path)
-        aside = run._aside
+        aside = run._replaced
         if aside.exists() and not path.exists():  # killed in the instant between setting aside and beginning
             aside.rename(path)
-        replaces = path.exists() and not resume and (aside.exists() or not run.bare())
+        replaces = path.exists() and not resume and (aside.exists() or not run.is_unused())
         if replaces:
             if not path.is_dir() or not ((path / "run.json").exists() or aside.exists()):
                 raise OutputExistsError(f"{path} exists and is no run directory: it is not replaced; name another")
             if not overwrite:
                 raise OutputExistsError(f"{path} exists; --overwrite replaces it, --resume resumes it")
             for folder in (path, aside):
-                refuse_precious(folder)
+                refuse_user_files(folder)
         run._before = (os.readlink(LATEST) if LATEST.is_symlink() else None,) if latest else ()
         try:
             if replaces and aside.exists() and not run.complete:  # a fit that was to replace it was killed: it is the
@@ -174,7 +174,7 @@ class Run:
             with writing(f"the run directory {path}"):
                 path.mkdir(parents=True, exist_ok=True)
             if latest:
-                _lead_latest(path)
+                _link_latest(path)
         except BaseException:
             if not resume:
                 with suppress(OSError):
@@ -189,13 +189,10 @@ class Run:
     def check_resumable(cls, path: str | Path) -> None:
         """Raise :class:`DataError` where there is no run at ``path`` to resume."""
         run = cls(Path(path))
-        if not (run.path / "run.json").exists() and not run._aside.exists() and not run.bare():
-            raise DataError(
-                f"--resume (resume=True): there is no run to resume at {path}: {run.path / 'run.json'} is missing; "
-                "name the directory of a run that was begun, or leave --resume out to begin one"
-            )
+        if not (run.path / "run.json").exists() and not run._replaced.exists() and not run.is_unused():
+            raise DataError(f"--resume: no run to resume: {run.path / 'run.json'} is missing; leave --resume out")
 
-    def bare(self) -> bool:
+    def is_unused(self) -> bool:
         """Whether the directory holds nothing but what a fit leaves that ends before its recipe is written."""
         if not self.path.is_dir() or set(holds(self.path)) - {"run.json"}:
             return False
@@ -209,21 +206,22 @@ class Run:
         return False
 
     @property
-    def _aside(self) -> Path:
+    def _replaced(self) -> Path:
+        """Where the run that this one replaces is kept until this one is complete."""
         return self.path.parent / f".replaced-{self.path.name}"
 
     def forget_replaced(self) -> None:
         """Delete the run that was replaced, now that the new one is complete."""
-        if self._aside.exists():
-            refuse_precious(self._aside)  # somebody may have put something there meanwhile
-            shutil.rmtree(self._aside, ignore_errors=True)
+        if self._replaced.exists():
+            refuse_user_files(self._replaced)  # somebody may have put something there meanwhile
+            shutil.rmtree(self._replaced, ignore_errors=True)
 
     def restore_replaced(self) -> None:
         """Restore the run that was to be replaced, if there was one, as the new one has failed."""
-        if self._aside.exists():
-            refuse_precious(self.path)
+        if self._replaced.exists():
+            refuse_user_files(self.path)
             shutil.rmtree(self.path, ignore_errors=True)
-            self._aside.rename(self.path)
+            self._replaced.rename(self.path)
 
     def has_checkpoint(self) -> bool:
         """Whether there is one to resume from, or a part of the scores of a stream."""
@@ -238,7 +236,7 @@ class Run:
         if learnt or any(p.is_file() for p in (self.path / "checkpoints").rglob("*")):
             return
         with suppress(OutputExistsError):
-            refuse_precious(self.path)
+            refuse_user_files(self.path)
             shutil.rmtree(self.path, ignore_errors=True)
             self._restore_latest()
 
@@ -261,7 +259,7 @@ class Run:
                 hint = there if chosen.exists() else "there is nothing of that name"
                 if others := [str(run) for run in sorted(LATEST.parent.glob("*")) if (run / "run.json").is_file()]:
                     hint += f"; runs here: {', '.join(others[-4:])}"
-            aside = cls(chosen)._aside
+            aside = cls(chosen)._replaced
             if aside.exists():
                 hint += f"; a fit that was to replace it was killed: the old run is {aside}, move it back"
             raise DataError(f"{chosen} is no run directory: {hint}")
@@ -448,29 +446,25 @@ class Run:
         """Return the pairs that the run was fitted on, read again. See :meth:`open_input`."""
         return load_source(self.open_input())
 
-    def is_fitted_on(self, source: Source) -> bool:
-        """Whether ``source`` is what the run was fitted on, or its fit was begun on, wherever it lies now."""
-        return source.fingerprint == (self.info.get("input") or {}).get("fingerprint")
+    @property
+    def fingerprint(self) -> Any:
+        """That of the data that the run was fitted on, or its fit was begun on."""
+        return (self.info.get("input") or {}).get("fingerprint")
 
     def open_input(self) -> Any:
         """Return the source of what the run was fitted on. DataError if it has changed."""
         given = self.info.get("input")
         if not isinstance(given, dict):
             raise DataError(f"{self.path / 'run.json'} does not say which data the run was fitted on")
-        where = self.path / "run.json"
         try:
-            source = open_recorded(given.get("data"), given.get("options"), where, trusted=self.trusted)
+            of_data = given.get("data"), given.get("options"), self.fingerprint
+            return open_recorded(*of_data, self.path / "run.json", trusted=self.trusted)
         except MissingInputError as error:
-            raise MissingInputError(
-                f"{error}; the run {self.path.name} was fitted on it: put it back, or give its new place as DATA to "
-                "rematch or score"
-            ) from error
-        if not self.is_fitted_on(source):
-            raise DataError(f"{given['data']} has changed since the run {self.path.name} was fitted on it; fit again")
-        return source
+            told = f"{error}; the run {self.path.name} was fitted on it: put it back, or give its new place as DATA"
+            raise MissingInputError(told) from error
 
 
-def _lead_latest(run: Path) -> None:
+def _link_latest(run: Path) -> None:
     """Let ``runs/latest`` lead to ``run``, unless it is no link. OutputError if it still leads to an older run."""
     before = os.readlink(LATEST) if LATEST.is_symlink() else None
     if before is None and os.path.lexists(LATEST):
@@ -485,13 +479,11 @@ def _lead_latest(run: Path) -> None:
         with suppress(OSError):
             fresh.unlink(missing_ok=True)
         if before is not None:
-            raise OutputError(
-                f"{LATEST} points to {before}, and cannot be made to point to {run}: {error.strerror}; remove it, or "
-                "work in a directory that can be written"
-            ) from error
+            told = f"{LATEST} points to {before}, and cannot be made to point to {run}: {error.strerror}; remove it"
+            raise OutputError(told) from error
 
 
-def refuse_precious(folder: Path) -> None:
+def refuse_user_files(folder: Path) -> None:
     """OutputExistsError where a run that is to be removed holds what no fit has left: files, labels, an edited plan."""
     if folder.exists():
         refuse_labels(folder)

@@ -124,7 +124,10 @@ def score_stream(
         scorer = fitted._row_scorer(roles_of(source))
         if scorer is None:
             if engine.remote:
-                raise ConfigError(_why_undivided(fitted, data))
+                raise ConfigError(
+                    f"{data} cannot be divided among workers: that takes vectors in Parquet or an embedding folder, "
+                    "and a fit without --drop, whose filters see all rows at once; leave --engine and --workers out"
+                )
             embedded = fitted._embed(load_source(source))
             scores = fitted._scores_of(embedded)
             unseen = fitted._threshold_of(embedded, scores)
@@ -152,25 +155,13 @@ def score_stream(
     return ScoreResult(**counts, threshold=threshold, unknown_words=unknown, noise_rate=rate)
 
 
-def _why_undivided(model: PairScorer, data: str | Path) -> str:
-    """Return why workers cannot share the rows of ``data``."""
-    takes = (
-        "Parquet with a column of image vectors (image_features) and, for a model of caption vectors, one of those "
-        "(text_features), or an embedding folder"
-    )
-    if model._named_filters:
-        takes = "a model that was fitted without --drop, whose filters are asked about all rows at once"
-    return f"{data} cannot be divided among workers: that takes {takes}; leave --engine and --workers out"
-
-
 def _unknown_words(model: PairScorer, source: Source, data: str, most: float) -> float | None:
     """Return the share of unknown words in the first captions. RefusedError if it is above ``most``."""
     unknown = unknown_share(getattr(model, "tokenizer_", None), _first_captions(source))
     if unknown is not None and unknown > most:
         raise RefusedError(
-            f"{percent(unknown, 0)} of the words of {data} are unknown to the model, which was fitted on other "
-            "captions: its scores would mean nothing; fit on this data, or allow it by --set max_unknown="
-            f"{math.ceil(100 * unknown) / 100}"
+            f"{percent(unknown, 0)} of the words of {data} are unknown to the model: fit on this data, or allow it by "
+            f"--set max_unknown={math.ceil(100 * unknown) / 100}"
         )
     return unknown
 

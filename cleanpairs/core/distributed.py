@@ -24,9 +24,7 @@ def rank_by_environment() -> int | None:
         return None
     rank, size = os.environ["RANK"], os.environ["WORLD_SIZE"]
     if not (rank.isdecimal() and size.isdecimal()):
-        raise ConfigError(
-            f"RANK is {rank!r} and WORLD_SIZE {size!r}: a launcher sets numbers; unset both for one process"
-        )
+        raise ConfigError(f"RANK is {rank!r} and WORLD_SIZE {size!r}: give numbers, or unset both for one process")
     return int(rank) if int(size) > 1 else None
 
 
@@ -73,18 +71,18 @@ def rank() -> int:
 
 
 @contextmanager
-def first_goes_ahead() -> Iterator[None]:
+def main_process_first() -> Iterator[None]:
     """Let the first process run the block before the others: they find what it caches on disk."""
     if rank() > 0:
-        most(0)
+        all_reduce_max(0)
     try:
         yield
     finally:
         if rank() == 0:
-            most(0)
+            all_reduce_max(0)
 
 
-def most(value: int) -> int:
+def all_reduce_max(value: int) -> int:
     """The largest of the processes' values."""
     group = _group()
     if group is None:
@@ -96,7 +94,7 @@ def most(value: int) -> int:
     return int(buffer.item())
 
 
-def of_first(value: Any) -> Any:
+def broadcast(value: Any) -> Any:
     """The first process's value: one as JSON has them, or a dict of such and of arrays."""
     group = _group()
     if group is None:
@@ -111,7 +109,7 @@ def of_first(value: Any) -> Any:
         arrays = {f"array.{k}": np.ascontiguousarray(v) for k, v in content.items() if isinstance(v, np.ndarray)}
         plain = json.dumps({k: v for k, v in content.items() if not isinstance(v, np.ndarray)}).encode()
         packed = save({"plain": np.frombuffer(plain, dtype=np.uint8), **arrays})
-    size = most(len(packed))
+    size = all_reduce_max(len(packed))
     buffer = torch.frombuffer(bytearray(packed or size), dtype=torch.uint8)
     group.broadcast(buffer, 0)
     tensors = load(buffer.numpy().tobytes())
@@ -120,7 +118,7 @@ def of_first(value: Any) -> Any:
     return values if isinstance(value, dict) else values[""]
 
 
-def gathered(own: "Tensor", n: int) -> "Tensor":
+def all_gather(own: "Tensor", n: int) -> "Tensor":
     """All rows (n, ...). Each process has every ``world``-th one in ``own``, from its number on. No gradient."""
     group = _group()
     if group is None:

@@ -66,9 +66,7 @@ def parse_bytes(text: str, name: str = "a number of bytes") -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?))?b?", text.strip().lower())
     value = float(match[1]) * (1024 if match[3] else 1000) ** " kmgt".index(match[2] or " ") if match else 0
     if not 1 <= value < 2**63:
-        raise ConfigError(
-            f"{name} must be a number of bytes above 0 and below 2^63, like 4GB, 512MiB or 1000000, found {text!r}"
-        )
+        raise ConfigError(f"{name} must be bytes above 0 and below 2^63, like 4GB, 512MiB or 1000000, found {text!r}")
     return int(value)
 
 
@@ -83,7 +81,7 @@ def cap_memory(size: str | None = None) -> None:
     if (value := limit("memory")) is not None:
         if value < 2**30:  # torch itself would not start
             raise ConfigError(f"{variable} (--memory-cap) must be at least 1GiB, found {value} bytes")
-        hold_memory(value)
+        lower_memory_limit(value)
 
 
 def memory_is_capped() -> bool:
@@ -134,23 +132,20 @@ def check_threads() -> None:
             for thread in threads:
                 thread.start()
     except RuntimeError as error:
-        raise ResourceError(no_thread(error)) from error
+        raise ResourceError(thread_remedy(error)) from error
     finally:
         done.set()
 
 
-def no_thread(error: BaseException) -> str:
+def thread_remedy(error: BaseException) -> str:
     """The remedy for an error of the system, of Python or Arrow that no thread or process can be started, else ""."""
     message = str(error)
     if "can't start new thread" not in message and os.strerror(errno.EAGAIN) not in message:
         return ""
-    return (
-        f"no further thread or process can be started ({message}): raise the limit of processes (ulimit -u, or the "
-        "container's), set OMP_NUM_THREADS=1, or end other programs"
-    )
+    return f"no thread or process can be started ({message}): raise ulimit -u, or set OMP_NUM_THREADS=1"
 
 
-def hold_memory(most: int) -> None:
+def lower_memory_limit(most: int) -> None:
     """Lower RLIMIT_DATA of this process to ``most`` bytes. It is never raised."""
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     lowest = min([most, *(size for size in (soft, hard) if size != resource.RLIM_INFINITY)])

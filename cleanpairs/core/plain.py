@@ -100,7 +100,7 @@ def part_of(values: Mapping[str, Value], prefix: str) -> dict[str, Value]:
     return {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
 
 
-def plain(value: Any, other: Callable[[Any], Any] | None = None) -> Any:
+def jsonable(value: Any, other: Callable[[Any], Any] | None = None) -> Any:
     """``value`` in what JSON knows: NaN and infinities become null, paths text, arrays lists, dataclasses objects.
     ``other`` makes something of what is none of these, else TypeError.
     """
@@ -115,9 +115,9 @@ def plain(value: Any, other: Callable[[Any], Any] | None = None) -> Any:
     if isinstance(value, PurePath):
         return str(value)
     if isinstance(value, Mapping):
-        return {str(key): plain(part, other) for key, part in value.items()}
+        return {str(key): jsonable(part, other) for key, part in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [plain(part, other) for part in (sorted(value) if isinstance(value, set | frozenset) else value)]
+        return [jsonable(part, other) for part in (sorted(value) if isinstance(value, set | frozenset) else value)]
     if other is None:
         raise TypeError(f"{type(value).__name__} has no form in JSON")
     return other(value)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, ClassVar
+from typing import Any
 
 
 class _Silent:
@@ -13,28 +13,20 @@ class _Silent:
         return lambda *args, **kwargs: None
 
 
-class CurrentProgress:
+_current: ContextVar[Any] = ContextVar("progress")
+
+
+def current_progress() -> Any:
     """The :class:`cleanpairs.cli.terminal.Progress` of this thread or task. By default nothing is printed."""
+    return _current.get(_Silent())
 
-    _current: ClassVar[ContextVar[Any]] = ContextVar("progress")
 
-    @classmethod
-    def get(cls) -> Any:
-        """Return it."""
-        return cls._current.get(_Silent())
-
-    @classmethod
-    def advance(cls, stage: str, unit: str, done: int, total: int) -> None:
-        """Note that ``done`` of ``total`` units of a stage are done."""
-        cls.get().advance(stage, unit, done, total)
-
-    @classmethod
-    @contextmanager
-    def reported_to(cls, progress: Any) -> Iterator[None]:
-        """Report to ``progress``, and close its bar at the end."""
-        token = cls._current.set(progress)
-        try:
-            yield
-        finally:
-            cls._current.reset(token)
-            progress.close()
+@contextmanager
+def reported_to(progress: Any) -> Iterator[None]:
+    """Report to ``progress`` within the block, and close its bar at the end."""
+    token = _current.set(progress)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+        progress.close()

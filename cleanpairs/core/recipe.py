@@ -186,9 +186,8 @@ def _settings_of(recipe: str | Path) -> list[_Setting]:
 
 def _check_section(section: Any, origin: str, known: Sequence[str] = _SECTIONS) -> None:
     if section not in known:
-        raise ConfigError(
-            f"{origin}: unknown section {section!r}{nearest(str(section), list(known))} (known: {', '.join(known)})"
-        )
+        near = nearest(str(section), list(known))
+        raise ConfigError(f"{origin}: unknown section {section!r}{near} (known: {', '.join(known)})")
 
 
 def override_values(overrides: Sequence[str], **known: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -239,9 +238,8 @@ def _place(setting: _Setting, method: str, parameters: Mapping[str, Any]) -> tup
     names = sorted({name for names in places.values() for name in names} | {"seed"})
     where = f"{section}.{setting.key}" if section else setting.key
     owner = f"section {section!r} with method {method}" if section else f"method {method}"
-    raise ConfigError(
-        f"{origin}: unknown key {where!r}{nearest(setting.key, names)} (known for {owner}: {', '.join(names)})"
-    )
+    near = nearest(setting.key, names)
+    raise ConfigError(f"{origin}: unknown key {where!r}{near} (known for {owner}: {', '.join(names)})")
 
 
 def _checked(target: str, key: str, setting: _Setting, parameters: Mapping[str, Any]) -> Any:

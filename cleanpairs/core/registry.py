@@ -32,10 +32,6 @@ class Entry:
     source: str = ""
     needs: Mapping[str, str] = field(default_factory=dict)  # parameter without which it does not run -> what that is
 
-    def load(self) -> Any:
-        """Import the module and return the registered object."""
-        return load_target(self.target)
-
 
 class Registry(dict[str, Entry]):
     """Name -> an :class:`Entry`, whose target is in ``package``. ConfigError, with the nearest name, for an unknown."""
@@ -49,7 +45,7 @@ class Registry(dict[str, Entry]):
 
     def load(self, name: str) -> Any:
         """The class registered under ``name``."""
-        return self[name].load()
+        return load_target(self[name].target)
 
 
 # A row of these tables: name, class (module:attribute), what it is, source, what it needs.

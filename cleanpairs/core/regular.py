@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from cleanpairs.core.errors import CleanpairsError, DataError, OutputError, ResourceError
-from cleanpairs.core.limits import no_thread
+from cleanpairs.core.limits import thread_remedy
 
 AnyPath = str | os.PathLike[str]
 F = TypeVar("F", bound=Callable[..., Any])
@@ -40,7 +40,7 @@ def _raised_as(kind: type[CleanpairsError], path: object, how: str, *also: type[
     except (CleanpairsError, MemoryError):
         raise
     except (OSError, *also) as error:  # type: ignore[misc]
-        if message := no_thread(error):
+        if message := thread_remedy(error):
             raise ResourceError(f"{path} cannot be {how}: {message}") from error
         remedy = "; it is a pointer of Git LFS: run git lfs pull" if _is_pointer(path) else ""
         closed = isinstance(error, OSError) and error.errno in (errno.EACCES, errno.ENOENT, errno.EPERM, errno.EROFS)

@@ -31,7 +31,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 @contextmanager
-def own_modes() -> Iterator[None]:
+def default_modes() -> Iterator[None]:
     """Compute on the CPU, in float32 and with gradients, unless the code within says otherwise."""
     with _float32(), torch.inference_mode(False), torch.enable_grad(), ExitStack() as modes:
         for device in ("cpu", "cuda"):

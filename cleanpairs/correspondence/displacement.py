@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from cleanpairs.core import CurrentProgress, plural
+from cleanpairs.core import current_progress, plural
 from cleanpairs.ops.mapped import blocks
 from cleanpairs.ops.normalised_similarity import cosines
 
@@ -273,7 +273,7 @@ class _Rows:
                 S -= self._level[1, inside[c : c + part + 2 * reach]]
                 step, one = S.strides
                 yield a + c, np.lib.stride_tricks.as_strided(S, (len(S), 2 * reach + 1), (step + one, one))
-            CurrentProgress.advance("displaced rows", "rows", a + b, self.n)
+            current_progress().advance("displaced rows", "rows", a + b, self.n)
 
     def distances_that_beat_chance(self, false_alarm: float = 0.1, most: int = 64) -> np.ndarray:
         """Distances, rising, whose evidence over some run of rows exceeds that for "in place" by a bound.

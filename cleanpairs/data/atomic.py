@@ -30,8 +30,6 @@ AnyPath = str | os.PathLike[str]
 def _renameat2(source: Path, target: Path, exchange: bool) -> None:
     """Rename ``source`` if there is no ``target``, or exchange the two."""
     libc = ctypes.CDLL(None, use_errno=True)
-    if not hasattr(libc, "renameat2"):
-        raise OSError(errno.ENOSYS, "renameat2 is missing")
     cwd, flags = -100, 2 if exchange else 1  # AT_FDCWD. RENAME_EXCHANGE, RENAME_NOREPLACE
     if libc.renameat2(cwd, os.fsencode(source), cwd, os.fsencode(target), flags) != 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(target))
@@ -148,9 +146,7 @@ class _Output:
             if error.errno not in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
                 raise
             if exchange and self.directory:
-                raise OutputExistsError(
-                    f"{self.target} cannot be replaced in one step on this filesystem; name another"
-                ) from error
+                raise OutputExistsError(f"{self.target} cannot be replaced in one step here; name another") from error
             if exchange:
                 self._written = None  # the old file is lost: this cannot be withdrawn
             os.replace(self.staged, self.target)
@@ -196,10 +192,11 @@ class StagedSet:
 
 @contextmanager
 def staged_set() -> Iterator[StagedSet]:
-    """Several outputs of one command: written first, synced all, then renamed, the one that was added first last.
+    """Several outputs of one command. First all are written, then all are synced, then they are renamed. The one that
+    was added first is renamed last.
 
-    An error on the way, or an interrupt, leaves every target as it was. A kill between two renames leaves new files
-    beside old ones. Raises OutputExistsError, OutputError: as :func:`staged_file`.
+    An error, or an interrupt, leaves every target as it was. A kill between two renames leaves new files beside old
+    ones. Raises OutputExistsError, OutputError: as :func:`staged_file`.
     """
     with ExitStack() as stack:
         outputs = StagedSet(stack)

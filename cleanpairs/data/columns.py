@@ -108,10 +108,8 @@ def _no_images(schema: pa.Schema, data: str, text: str, listed: str) -> DataErro
             f"img2dataset --url_list {shlex.quote(data)} --input_format {kind} --url_col {shlex.quote(urls[0])} "
             f"--caption_col {shlex.quote(text)} --output_format webdataset --output_folder shards; then give shards/"
         )
-    return DataError(
-        f"{data} has no column of images or vectors{_unfit(schema, 'image', 'features')}; name one with --column "
-        f"image=NAME (columns: {listed})"
-    )
+    unfit = _unfit(schema, "image", "features")
+    return DataError(f"{data} has no column of images or vectors{unfit}; give --column image=NAME (columns: {listed})")
 
 
 def find_columns(schema: pa.Schema, given: Mapping[str, Any], data: str) -> dict[str, str]:
@@ -157,8 +155,7 @@ def find_columns(schema: pa.Schema, given: Mapping[str, Any], data: str) -> dict
     if "text" not in roles and not {"features", "text_features"} <= roles.keys():
         raise DataError(
             f"{data} has no column of captions{_unfit(schema, 'text')}; name one with --column text=NAME, or bring "
-            "vectors of both sides, in columns like image_emb and text_emb or by --column text-vectors=NAME (columns: "
-            f"{listed})"
+            f"vectors of both sides, by --column text-vectors=NAME (columns: {listed})"
         )
     if "image" not in roles and "features" not in roles:
         raise _no_images(schema, data, roles["text"], listed)

@@ -32,7 +32,7 @@ import numpy as np
 
 from cleanpairs.core import children
 from cleanpairs.core.errors import DataError, ResourceError
-from cleanpairs.core.limits import decoding_limits, hold_memory, limit, memory_is_capped
+from cleanpairs.core.limits import decoding_limits, limit, lower_memory_limit, memory_is_capped
 from cleanpairs.core.registry import load_target
 from cleanpairs.data.images import ImageSource, read_image
 
@@ -254,10 +254,7 @@ class _Worker:
 
 
 def _no_start(why: str) -> ResourceError:
-    return ResourceError(
-        f"the process that decodes images does not start: {why}; free memory or processes, or set "
-        "CLEANPAIRS_DECODE_WORKERS=0 to decode without"
-    )
+    return ResourceError(f"no process to decode images starts: {why}; free memory, or set CLEANPAIRS_DECODE_WORKERS=0")
 
 
 def prepare(data: bytes, preparation: Preparation) -> np.ndarray:
@@ -284,7 +281,7 @@ def serve() -> None:
         load_target(preparation.target)
         with suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-            hold_memory(memory)
+            lower_memory_limit(memory)
         pipe.send_bytes(_reply(np.zeros(0, np.uint8)))
         null = os.open(os.devnull, os.O_WRONLY)
         for stream in (1, 2):  # errors of the start were printed. From here on only decoders print

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from cleanpairs.core import ConfigError, nearest
-from cleanpairs.data.decoding import thumbnail
+from cleanpairs.data.decoding import thumbnails
 from cleanpairs.data.duplicates import flat_images
 from cleanpairs.data.images import image_header
 from cleanpairs.data.pairs import Pairs
@@ -86,8 +86,7 @@ def _blank(pairs: Pairs, _: float) -> np.ndarray:
     if pairs.images.kind == "features":
         return np.empty(0, np.int64)
     flat = flat_images(pairs)  # with those that cannot be decoded
-    contents = pairs.images.read(flat.tolist())
-    readable = [m for m, content in zip(flat, contents, strict=True) if content and thumbnail(content, 8)]
+    readable = [m for m, small in zip(flat, thumbnails(pairs.images, flat, 8), strict=True) if small is not None]
     return np.flatnonzero(np.isin(pairs.image_index, readable))
 
 

@@ -158,10 +158,7 @@ def refuse_labels(path: Path) -> None:
     """Raise :class:`OutputExistsError` if ``path`` is, or is a directory that holds, labels given by hand."""
     for file in [path] if path.is_file() else sorted(path.rglob("*.csv")) if path.is_dir() else ():
         if file.suffix.lower() == ".csv" and (given := _labels_in(file)):
-            raise OutputExistsError(
-                f"{file} holds {plural(given, 'label')} given by hand, which nothing here deletes: "
-                "move it away, or name another output"
-            )
+            raise OutputExistsError(f"{file} holds {plural(given, 'label')} given by hand: name another output")
 
 
 def _labels_in(file: Path) -> int:

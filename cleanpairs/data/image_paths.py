@@ -72,10 +72,8 @@ def find_root(paths: Sequence[Any], file: Path, given: str | None, also: Sequenc
     else:
         above = [p for p in (Path.cwd(), *file.parent.parents) if image_exists(first[0], p)]
         remedy = f"name their folder with --image-root{f' {quote(str(above[0]))}' if above else ''}"
-    raise DataError(
-        f"none of the first {len(first)} images that {file} names is in {folders[0]} (the first: "
-        f"{without_secrets(first[0])[:200]!r}); {remedy}"
-    )
+    name = without_secrets(first[0])[:200]
+    raise DataError(f"none of the first {len(first)} images of {file} is in {folders[0]} (first: {name!r}); {remedy}")
 
 
 def image_exists(path: str, folder: Path, table_folder: Path | None = None) -> bool:

@@ -200,10 +200,10 @@ def named_file(value: Any) -> str | None:
 
 
 def ambiguous_paths(named: Mapping[int, tuple[str, str]], root: str | None) -> dict[int, str]:
-    """Row -> why it is unusable: its path does not exist, a file has its last part, and another path means that too.
+    """Rows whose image is unknown: the path does not exist, and the file that it can mean is also that of another path.
 
     ``named``: row -> the path of its image, and the folder of the table that names it. ``root`` as of
-    :func:`resolve_path`, None for that folder.
+    :func:`resolve_path`, None for that folder. Returns row -> reason.
     """
 
     def existing(path: str, folder: str) -> str | None:

@@ -66,7 +66,7 @@ def inspect_pairs(pairs: Pairs, *, rows: int = 5, decode: str = "sample", filter
         "corrupted": None if pairs.true_mismatch is None else int(pairs.true_mismatch.sum()),
         "first": list(_first(pairs, rows)),
         "quarantined": len(pairs.reasons),
-        "reasons": grouped(pairs.keys, sorted(pairs.reasons.items())),
+        "reasons": count_reasons(pairs.keys, sorted(pairs.reasons.items())),
         "decoded": _decoded(pairs, decode),
         "filters": None if filters is None else list(_counted(pairs, filters)),
     }
@@ -135,11 +135,11 @@ def _decoded(pairs: Pairs, decode: str, sample: int = 1000) -> Facts | None:
             failed += [(first_pair[int(chosen[k])], why) for k, why in batch.failures.items()]
     table = np.array(sizes).reshape(-1, 2)
     width, height = ([int(s.min()), int(np.median(s)), int(s.max())] if len(s) else None for s in table.T)
-    failures = grouped(pairs.keys, failed)
+    failures = count_reasons(pairs.keys, failed)
     return {"images": len(chosen), "of": len(rows), "failures": failures, "width": width, "height": height}
 
 
-def grouped(keys: Sequence[str] | Mapping[int, str], reasons: Sequence[tuple[int, str]]) -> list[Facts]:
+def count_reasons(keys: Sequence[str] | Mapping[int, str], reasons: Sequence[tuple[int, str]]) -> list[Facts]:
     """Count reasons of pairs, the commonest first. Those that differ only in names and numbers are one,
     which begins with "for example".
 
@@ -151,7 +151,6 @@ def grouped(keys: Sequence[str] | Mapping[int, str], reasons: Sequence[tuple[int
     found = []
     for same in sorted(kinds.values(), key=lambda same: -len(same)):
         (i, why), differ = same[0], len({why for _, why in same}) > 1
-        found.append(
-            {"pairs": len(same), "pair_id": i, "key": keys[i], "reason": f"for example {why}" if differ else why}
-        )
+        reason = f"for example {why}" if differ else why
+        found.append({"pairs": len(same), "pair_id": i, "key": keys[i], "reason": reason})
     return found

@@ -24,10 +24,8 @@ def label_rows(path: Path, columns: Sequence[str], errors: str = "strict") -> It
         try:
             reader.fieldnames = names = [name.strip().lower() for name in reader.fieldnames or columns]
             if missing := [name for name in columns if name not in names]:
-                raise DataError(
-                    f"{path}, line {before + 1}: the columns {', '.join(columns)} are needed; {missing[0]} is missing "
-                    f"(found: {', '.join(names)[:200]})"
-                )
+                found = ", ".join(names)[:200]
+                raise DataError(f"{path}, line {before + 1}: the column {missing[0]} is missing (found: {found})")
             for fields in reader:
                 row = {name: fields[name].strip() for name in COLUMNS if name in names}
                 if any(row.values()):

@@ -328,10 +328,7 @@ def load_noise_file(path: str | Path, n: int, owner: np.ndarray | None = None) -
     if np.array_equal(ordered, np.arange(n)):
         return np.asarray(values, dtype=np.int64)
     if owner is None or not np.array_equal(ordered, np.sort(owner)):
-        raise DataError(
-            f"{path} is no permutation of the captions 0 to {n - 1}, nor does it name every image as often as it has "
-            "captions"
-        )
+        raise DataError(f"{path} is no permutation of {n} captions, nor names each image as often as captions")
     permutation = np.empty(n, dtype=np.int64)
     permutation[np.argsort(owner, kind="stable")] = np.argsort(values, kind="stable")
     return permutation

@@ -95,10 +95,8 @@ def shared_schema(paths: Sequence[str], schema_of: Callable[[str], pa.Schema]) -
             raise DataError(f"{path} has the column {twice[0]!r} more than once: rename one of them, or drop it")
         if missing := sorted(whole.keys() ^ set(schema.names)):
             a, b = (paths[0], path) if missing[0] in whole else (path, paths[0])
-            raise DataError(
-                f"the files differ in column {missing[0]!r}: it is in {a}, and missing in {b}; give those that go "
-                "together by a glob"
-            )
+            where = f"it is in {a}, and missing in {b}"
+            raise DataError(f"the files differ in column {missing[0]!r}: {where}; give alike ones by a glob")
         for name in schema.names if not schema.equals(first) else ():
             fields = [whole[name], schema.field(name)]
             if fields[0].type != fields[1].type:  # of categories their values

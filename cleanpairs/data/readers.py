@@ -75,9 +75,8 @@ def sniff(data: str) -> str:
     if not Path(data).is_dir():
         raise DataError(f"{data} is neither a regular file nor a directory")
     raise DataError(
-        f"{data} is a directory without any known input: no *.parquet, no *.tar, no state.json of `datasets`, no .csv, "
-        f".tsv or .jsonl, no N.jpg with N.txt or N.caption, no img_emb/ of clip-retrieval, no {{split}}_ims.npy with "
-        f"{{split}}_caps.txt; name arrays of vectors as '{data}/*.npy', and unpack tars: see docs/inputs.md"
+        f"{data} is a directory without any known input: no *.parquet, no *.tar, no .csv, no N.jpg with N.txt; name "
+        f"arrays of vectors as '{data}/*.npy', and unpack tars: see docs/inputs.md"
     )
 
 
@@ -254,11 +253,11 @@ def load_pairs(
 def reader_of(source: Source) -> Any:
     """The reader of a source. Raises DataError: of pairs in memory."""
     if source.kind == "memory":
-        raise DataError("these pairs exist in memory only: there are no input rows to read again; save them as Parquet")
+        raise DataError("these pairs exist in memory only: take plan.apply(pairs), or save them as Parquet")
     return READERS.load(source.kind)()
 
 
-def load_some(source: Source, rows: np.ndarray, batch_rows: int = 4096) -> Pairs:
+def load_some(source: Source, rows: np.ndarray) -> Pairs:
     """The pairs of some ``rows`` (k,) int64, rising, of an input of vectors with one pair a row, without its images.
 
     Their fingerprint is their own. Where the input has no keys, they are numbered anew.
@@ -267,7 +266,7 @@ def load_some(source: Source, rows: np.ndarray, batch_rows: int = 4096) -> Pairs
     columns = [name for role, name in source.columns.items() if role != "image"]
 
     def chosen() -> Iterator[Rows]:
-        for first, part in numbered(reader.batches(source, batch_rows, columns)):
+        for first, part in numbered(reader.batches(source, 4096, columns)):
             lo, hi = np.searchsorted(rows, [first, first + len(part)])
             if hi > lo:
                 yield part.at(rows[lo:hi] - first)
@@ -291,8 +290,7 @@ def load_source(source: Source) -> Pairs:
         if others:
             raise DataError(
                 f"no row of {source.files[0]} has a caption in its column {source.columns.get('text')!r} "
-                f"({pairs.reasons[0]}); other columns hold texts ({', '.join(others)}): name one with "
-                "--column text=NAME"
+                f"({pairs.reasons[0]}); other columns hold texts ({', '.join(others)}): --column text=NAME"
             )
     return pairs
 
@@ -300,10 +298,7 @@ def load_source(source: Source) -> Pairs:
 def _as_parquet(data: Any, split: str | None, text: str | None) -> Path:
     """A table of any kind as a Parquet file in the cache directory, named by its content."""
     if isinstance(data, pa.Array | pa.ChunkedArray) or (hasattr(data, "to_frame") and not hasattr(data, "columns")):
-        raise DataError(
-            f"the {type(data).__name__} is one column, and pairs take two: give a DataFrame or a dict with images and "
-            "captions"
-        )
+        raise DataError(f"the {type(data).__name__} is one column, and pairs take two: images and captions")
     names = getattr(getattr(data, "index", None), "names", ())  # of the index of a DataFrame
     if named := [name for name in names if name is not None and name not in data.columns]:
         data = data.reset_index(named)
@@ -327,7 +322,7 @@ def _as_parquet(data: Any, split: str | None, text: str | None) -> Path:
                     if getattr(getattr(kind, "categories", 0), "inferred_type", "") in ("interval", "period", "mixed")
                 }
                 data = pa.Table.from_pandas(data.assign(**texts), preserve_index=False)
-    elif dataset is None and (hasattr(data, "__arrow_c_stream__") or isinstance(data, pa.RecordBatch)):
+    elif dataset is None and hasattr(data, "__arrow_c_stream__"):
         with reading(f"the {type(data).__name__}", "taken as a table", KeyError):  # two columns of one name
             table = pa.table(data)
             data = as_schema(table, plain_schema(table.schema))  # Parquet has no dictionary of views, as polars has
@@ -415,9 +410,8 @@ def _storable(cell: Any) -> Any:
         if getattr(cell, "_im", None) is None and Path(name).is_file():  # the image was not changed
             return cell
         with Image.open(name) as file:
-            if (file.mode, file.size, file.getpalette()) == (cell.mode, cell.size, cell.getpalette()) and (
-                file.tobytes() == cell.tobytes()
-            ):
+            looks = [(image.mode, image.size, image.getpalette(), image.tobytes()) for image in (file, cell)]
+            if looks[0] == looks[1]:
                 return cell
     with suppress(Exception):
         return cell.copy()

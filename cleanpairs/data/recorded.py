@@ -1,9 +1,8 @@
 """Inputs that a run, a plan or a manifest names: that file may be a stranger's.
 
 Inputs that the user has named, in a command or a call on this machine, are noted in the cache directory, and a file may
-name them too. Any other is opened only if its files are local and as they were recorded (the caller compares the
-fingerprint), with images at or below the folder of the data. A URL, the hub or another image root is refused, unless it
-is trusted.
+name them too. Any other is opened only if its files are local, with images at or below the folder of the data. A URL,
+the hub or another image root is refused, unless it is trusted. All are as they were recorded, by their fingerprints.
 """
 
 import hashlib
@@ -32,7 +31,7 @@ def remember_user_path(data: str | Path, options: Mapping[str, Any] | None = Non
             write_whole(note, json.dumps([str(data), dict(options or {})], default=str) + "\n")
 
 
-def good_anywhere(options: Mapping[str, Any]) -> dict[str, Any]:
+def with_absolute_paths(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options of an input as files record them: paths are absolute, as other commands have other directories."""
     arrays: Any = (".npy", ".txt", ".parquet")  # else it is a column
     ends = {"train": "", "val": "", "data": "", "image_root": "", "text_vectors": arrays, "captions": arrays}
@@ -46,7 +45,7 @@ def _note(data: str, options: Mapping[str, Any]) -> Path:
         data if "://" in data else os.path.abspath(data),
         None if root is None else os.path.abspath(root),
         bool(options.get("allow_urls")),
-        *(str(name) for name in _files(good_anywhere(options))),
+        *(str(name) for name in _files(with_absolute_paths(options))),
     ]
     return cache_dir() / "named" / hashlib.sha256(json.dumps(what).encode()).hexdigest()[:32]
 
@@ -74,10 +73,13 @@ def check_recorded(data: Any, options: Any, file: str | Path, *, trusted: bool =
     return False
 
 
-def open_recorded(data: Any, options: Any, file: str | Path, *, trusted: bool = False) -> Source:
-    """The input that ``file`` records. The caller compares its fingerprint before anything is made of it.
+def open_recorded(
+    data: Any, options: Any, fingerprint: str | None, file: str | Path, *, trusted: bool = False
+) -> Source:
+    """The input that ``file`` records, with its ``fingerprint``.
+
     Raises ConfigError: the user has not named its URL, or its image root, which is not at or below the folder of the
-    data. DataError: as :func:`cleanpairs.data.open_source`.
+    data. DataError: as :func:`cleanpairs.data.open_source`, or it has changed.
     """
     named = check_recorded(data, options, file, trusted=trusted)
     source = open_source(data, **options)
@@ -87,16 +89,15 @@ def open_recorded(data: Any, options: Any, file: str | Path, *, trusted: bool = 
             f"{file} has images read from {root!r:.200}, which is not at or below the folder of the data, and nobody "
             f"has named it here: a stranger's file may name anything. Give {TRUST} if you know who made the file"
         )
+    if source.fingerprint != fingerprint:
+        raise DataError(f"{file} was made for other data: {data} has another fingerprint. Fit, or plan, again")
     return source
 
 
 def check_inside(path: Path, folders: tuple[Path, ...], file: str | Path, remedy: str) -> None:
     """Raise :class:`DataError` where ``path``, links followed, is in none of ``folders`` and was not named here."""
     if not any(_below(path, folder) for folder in folders) and not _note(str(path), {}).exists():
-        raise DataError(
-            f"{file} names {str(path)!r:.200}, which is outside of its folder, and was not written there by an export "
-            f"of yours: it is not opened; {remedy}"
-        )
+        raise DataError(f"{file} names {str(path)!r:.200}, which is outside of its folder: {remedy}")
 
 
 def _below(path: str | Path, folder: Path) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cleanpairs.core import CleanpairsError
-from cleanpairs.core.regular import open_regular, read_bytes, reading, sha256_of, writing
+from cleanpairs.core.regular import open_regular, read_bytes, reading, writing
 from cleanpairs.data.atomic import staged_file
 
 TABLES = "tables"  # folder of the cache directory: what was made of an input, or of an object
@@ -60,7 +60,7 @@ class Source:
         return tuple(path for path in self.inputs if Path(path).absolute().parent != tables) or self.paths
 
 
-def copied(source: Source, paths: Sequence[str]) -> Source:
+def with_original(source: Source, paths: Sequence[str]) -> Source:
     """``source``, whose paths are a copy of the user's files ``paths``."""
     original = Source(source.kind, tuple(paths), {}, "", source.n_rows, None, False)
     return replace(source, original=replace(original, fingerprint=fingerprint_of(original)))
@@ -87,7 +87,7 @@ def fingerprint_of(source: Source) -> str:
 def cache_dir() -> Path:
     """``$CLEANPAIRS_CACHE``, else ``$XDG_CACHE_HOME/cleanpairs``, else ``~/.cache/cleanpairs``. It need not exist.
 
-    That of this process alone where there is no HOME, or it cannot be written.
+    Without a HOME that can be written, it is a temporary folder of this process.
     """
     if folder := os.environ.get("CLEANPAIRS_CACHE"):
         return Path(folder)
@@ -133,13 +133,6 @@ def read_cached(path: Path) -> bytes | None:
     return None
 
 
-def is_intact(path: Path) -> bool:
-    """Whether a file of the cache is there whose name begins with the SHA-256 of what it holds."""
-    with suppress(OSError):
-        return sha256_of(path).startswith(path.stem)
-    return False
-
-
 LARGE = 64 * 2**20  # bytes: hashing a smaller file is faster than remembering its hash
 SETTLED = 2.0  # seconds
 
@@ -150,9 +143,9 @@ _digests: dict[str, dict[str, Any]] = {}  # path -> size and times of the file, 
 def digest_of(path: str | os.PathLike[str]) -> bytes:
     """SHA-256 (32 bytes) of a file.
 
-    This process remembers it, and the cache directory that of a large file. It holds as long as device, inode, size and
-    the times of modification and change are the same. These must be two seconds old, as the clock may not tell a newer
-    change.
+    It is kept in memory, and that of a large file in the cache directory. It is used again as long as device, inode,
+    size and the times of modification and change are the same. A file that changed in the last two seconds is hashed
+    each time, as the clock may not tell a newer change.
     """
     with open_regular(path) as file:
         begun, name, seen = time.time(), os.path.abspath(path), _file_state(file.fileno())

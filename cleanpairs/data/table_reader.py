@@ -85,7 +85,7 @@ class TableReader(ABC):
     splits: ClassVar[bool] = False  # whether some inputs have several
     streams: ClassVar[bool] = False  # whether there is an ``iter_range``, of a part of the rows
     names_images: ClassVar[bool] = False  # whether the names of the images are keys, and need no column of keys
-    spelled: ClassVar[bool] = False  # whether texts that spell lists of captions are lists: see `listed` and `rows_of`
+    parses_lists: ClassVar[bool] = False  # whether texts that spell lists of captions are read as lists
 
     @abstractmethod
     def schema(self, source: Source) -> pa.Schema:
@@ -95,14 +95,14 @@ class TableReader(ABC):
         """The schema of the first file, with views and extensions, which :meth:`schema` has not."""
         return self.schema(source)
 
-    def listed(self, source: Source, schema: pa.Schema) -> pa.Schema:
+    def with_lists(self, source: Source, schema: pa.Schema) -> pa.Schema:
         """The ``schema`` with lists in the place of texts that spell lists of captions."""
         at = schema.get_field_index(source.columns.get("text", "")) if "captions" in source.options else -1
         return schema if at < 0 else schema.set(at, schema.field(at).with_type(pa.list_(pa.string())))
 
     def rows_of(self, source: Source, path: str, batch: pa.RecordBatch, faults: dict[int, str]) -> Rows:
         """The rows of a ``batch`` of a file, with lists in the place of texts that spell them."""
-        schema, text = self.listed(source, batch.schema), source.columns.get("text", "")
+        schema, text = self.with_lists(source, batch.schema), source.columns.get("text", "")
         if schema.equals(batch.schema):
             return Rows(path, batch, faults)
         column, bad = caption_column(texts_of(batch[text]), lists=True)
@@ -202,7 +202,7 @@ class TableReader(ABC):
         source = Source(self.kind, tuple(paths), given, "", n_rows, root, False, options)
         columns = find_columns(schema := self.schema(source), vars(request), data)
         text = columns.get("text")
-        if self.spelled and text is not None and is_text(schema.field(text).type):
+        if self.parses_lists and text is not None and is_text(schema.field(text).type):
             read = chain.from_iterable(texts_of(rows.batch[0]) for rows in self.batches(source, LOOK_AT, [text]))
             if are_lists(list(islice(read, LOOK_AT))):
                 request = replace(request, text_column=text)
@@ -220,7 +220,7 @@ class ParquetReader(TableReader):
     """Reads Parquet. See :func:`cleanpairs.data.readers.load_pairs`."""
 
     kind = "parquet"
-    splits = streams = spelled = True
+    splits = streams = parses_lists = True
 
     @staticmethod
     def recognises(data: str) -> bool:
@@ -255,7 +255,7 @@ class ParquetReader(TableReader):
         """The schema that the files share."""
         schema = common_schema(source.paths)
         schema = schema.remove(schema.get_field_index(FAULT)) if FAULT in schema.names else schema
-        return self.listed(source, schema)
+        return self.with_lists(source, schema)
 
     def stored_schema(self, source: Source) -> pa.Schema:
         """See :class:`TableReader`."""

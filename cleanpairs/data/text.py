@@ -70,8 +70,8 @@ def concerns_caption(reason: str) -> bool:
 
 
 def visible(text: object, most: int = 280) -> str:
-    """``text`` on one line, at most ``most`` characters, control, bidirectional and zero-width ones, lone surrogates
-    and private or unassigned code points as ``⟨U+202E⟩``. Templates escape HTML.
+    """``text`` on one line, of at most ``most`` characters. Those that cannot be seen, or that turn a text around, are
+    written as ``⟨U+202E⟩``. Templates escape HTML.
     """
     raw = str(text)
     # The two joiners are parts of correct Persian and of many emoji: harmless.

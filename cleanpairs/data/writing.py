@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from cleanpairs.core import sha256_of, writing
 from cleanpairs.data.atomic import scratch_directory, staged_file
-from cleanpairs.data.source import TABLES, cache_folder, is_intact
+from cleanpairs.data.source import TABLES, cache_folder
 from cleanpairs.ops.columns import as_schema, is_image_struct, nullable_type, plain_type
 
 
@@ -188,8 +188,9 @@ def cached_tables(tables: Iterable[pa.Table]) -> Path | None:
         rows = scratch / "rows.parquet"
         if not write_tables(rows, tables):
             return None
-        path = folder / f"{sha256_of(rows)[:32]}.parquet"
-        if not is_intact(path):
+        digest = sha256_of(rows)
+        path = folder / f"{digest[:32]}.parquet"
+        if not path.exists() or sha256_of(path) != digest:  # it is new, or damaged
             with staged_file(path, overwrite=True) as staged:
                 shutil.copyfile(rows, staged)
     return path

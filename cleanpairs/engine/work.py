@@ -16,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
-from cleanpairs.core import ConfigError, CurrentProgress, OutputExistsError, sha256_of, writing
+from cleanpairs.core import ConfigError, OutputExistsError, current_progress, sha256_of, writing
 from cleanpairs.core.registry import ENGINES
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.guard import holds
@@ -133,7 +133,7 @@ def run_partitions(
             done[finished.number] = finished
             _note(folder, name, done)
             rows = sum(p.rows for p in partitions if p.number in done)
-            CurrentProgress.advance(stage, "rows", rows, sum(p.rows for p in partitions))
+            current_progress().advance(stage, "rows", rows, sum(p.rows for p in partitions))
     return [done[p.number] for p in partitions]
 
 

@@ -13,10 +13,9 @@ import numpy as np
 from torch import from_numpy, nn
 
 import cleanpairs
-from cleanpairs.core import ConfigError, DataError, RefusedError, check_choice, distributed
-from cleanpairs.core.plain import plain
+from cleanpairs.core import ConfigError, DataError, RefusedError, check_choice, distributed, jsonable
 from cleanpairs.core.registry import BACKBONES, HEADS
-from cleanpairs.core.torch_state import own_modes, seeded
+from cleanpairs.core.torch_state import default_modes, seeded
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.arrays import as_array
 from cleanpairs.encoders.base import DualEncoder, input_dim
@@ -198,11 +197,11 @@ class PairCleaner(FittedCleaner, PairScorer, ModelSettings, FitSettings):
         self.validate()
         if resume and run_dir is None:
             raise ConfigError("resume=True needs the run_dir of the fit that was interrupted")
-        with own_modes(), distributed.process_group(self._resolved_device()):
+        with default_modes(), distributed.process_group(self._resolved_device()):
             self._begin()
             pairs, val = load_pairs(pairs), validation_pairs(val, y)
             self._refuse_different_processes(pairs)
-            with distributed.first_goes_ahead():
+            with distributed.main_process_first():
                 fit = self._prepare(pairs)
             d, strategy, self._independence = fit.data, self._make_strategy(fit.data), None
             if not strategy.dependence_is_known:
@@ -229,7 +228,7 @@ class PairCleaner(FittedCleaner, PairScorer, ModelSettings, FitSettings):
     def _refuse_different_processes(self, pairs: Pairs) -> None:
         plain = {k: v for k, v in self.get_params().items() if isinstance(v, (str, int, float, tuple, list))}
         work = f"{self.method_name}:{pairs.source.fingerprint}:{sorted(plain.items())!r}:{self.random_state_}"
-        if distributed.most(distributed.of_first(work) != work):
+        if distributed.all_reduce_max(distributed.broadcast(work) != work):
             raise ConfigError(
                 f"the {distributed.world_size()} processes were started with different data or settings: they "
                 "train one model, so give all the same; to train one model each, start them without torchrun"
@@ -238,7 +237,7 @@ class PairCleaner(FittedCleaner, PairScorer, ModelSettings, FitSettings):
     def _checkpoint(self, pairs: Pairs, val: Pairs | None, strategy: TrainingStrategy, run_dir: Path) -> Checkpoint:
         elsewhere = ("meta", "random_state")  # what they stand for is in the key
         settings = sorted((k, v) for k, v in self.get_params().items() if not callable(v) and k not in elsewhere)
-        code = cleanpairs.__version__, self.method_name, plain(settings, repr)  # 8 and np.int64(8) are one setting
+        code = cleanpairs.__version__, self.method_name, jsonable(settings, repr)  # 8 and np.int64(8) are one setting
         key = f"{code}:{pairs.source.fingerprint}:{self._encoders.to_dict()!r}:{self.random_state_}"
         key += "" if val is None else f":{val.source.fingerprint}"  # by which the best epoch was chosen
         key += f":meta:{strategy.meta_fingerprint}"

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import cleanpairs
-from cleanpairs.core import METHODS, CleanpairsError, DataError, is_share
+from cleanpairs.core import METHODS, CleanpairsError, DataError, is_share, jsonable
 from cleanpairs.core.hub import without_hub
-from cleanpairs.core.plain import part_of, plain
+from cleanpairs.core.plain import part_of
 from cleanpairs.core.regular import read_object
 from cleanpairs.correspondence.calibration import Calibration
 from cleanpairs.data.arrays import read_tensors, write_tensors
@@ -97,9 +97,9 @@ def save_estimator(estimator: Any, path: Path, *, overwrite: bool = False) -> Pa
             arrays |= {f"{side}.{name}": x for name, x in vars(getattr(bank, side)).items() if x is not None}
         arrays = {name: np.ascontiguousarray(array) for name, array in (arrays | own.arrays).items()}
         write_tensors(arrays, folder / "bank.safetensors")
-        (folder / "config.json").write_text(json.dumps(plain(config), indent=2) + "\n", encoding="utf-8")
+        (folder / "config.json").write_text(json.dumps(jsonable(config), indent=2) + "\n", encoding="utf-8")
         if own.vocabulary is not None:
-            vocabulary = json.dumps(plain(own.vocabulary), ensure_ascii=False)
+            vocabulary = json.dumps(jsonable(own.vocabulary), ensure_ascii=False)
             (folder / "vocabulary.json").write_text(vocabulary + "\n", encoding="utf-8")
     return path
 
@@ -109,7 +109,7 @@ def _storable(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_storable(v) for v in value]
     storable = value is None or isinstance(value, bool | int | float | str | Path | np.generic)
-    return plain(value) if storable else None
+    return jsonable(value) if storable else None
 
 
 class Saved:

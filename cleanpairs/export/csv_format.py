@@ -36,10 +36,8 @@ class CsvSink(Sink):
             if pa.types.is_nested(field.type) or "binary" in str(field.type):
                 texts = is_list(field.type) and is_text(field.type.value_type)
                 split = ", or one row a pair of lists of captions (--captions split)" if texts else ""
-                raise ConfigError(
-                    f"a CSV cannot hold the column {field.name!r} of type {field.type}: write Parquet "
-                    f"({path.with_suffix('.parquet').name}){split}"
-                )
+                remedy = f"write Parquet ({path.with_suffix('.parquet').name}){split}"
+                raise ConfigError(f"a CSV cannot hold the column {field.name!r} of type {field.type}: {remedy}")
         self.path, self._schema = path, schema
         with writing(path):
             self._writer = pa_csv.CSVWriter(str(path), self._schema)
@@ -60,10 +58,8 @@ class CsvSink(Sink):
             cells = columns[i].to_pylist()
             nameless = [k for k, cell in enumerate(cells) if cell and cell["bytes"] and not cell["path"]]
             if nameless:
-                raise DataError(
-                    f"the image of row {self.rows + nameless[0]} of {self.path.name} has no file name, and a CSV "
-                    "names files: export Parquet"
-                )
+                row = self.rows + nameless[0]
+                raise DataError(f"the image of row {row} of {self.path.name} has no file name: export Parquet")
             columns[i] = pa.array([cell and cell["path"] for cell in cells], pa.string())
         for i, field in enumerate(self._schema):
             if pa.types.is_string(field.type) or pa.types.is_large_string(field.type):

@@ -65,22 +65,14 @@ def choose_format(out: str | Path, name: str | None = None) -> tuple[str, Path]:
     suffixes |= {".pq": "parquet", ".npy": "uids", ".tar": "webdataset"}
     by_suffix = suffixes.get(out.suffix)
     if name is None and by_suffix is None:
-        names = ", ".join(FORMATS)
-        raise ConfigError(
-            f"{out} does not say what it is to be: name it *.parquet, or give its format, --format ({names})"
-        )
+        raise ConfigError(f"{out} does not say its format: name it *.parquet, or give --format ({', '.join(FORMATS)})")
     chosen = FORMATS[name or str(by_suffix)].name
     if by_suffix is not None and by_suffix != chosen:
         raise ConfigError(f"{out} is named as {by_suffix}, but the format is {chosen}: change one of them")
     if chosen == "webdataset" and out.suffix == ".tar":
         if not re.fullmatch(r".*(\{.*\}|\*).*\.tar", out.name):
-            raise ConfigError(
-                f"{out} is one tar, and webdataset is a directory of them: name the directory, or "
-                f"{out.parent / '{00000..}.tar'}"
-            )
+            raise ConfigError(f"{out} is one tar, and webdataset is a directory of them: name the directory")
         out = out.parent
     if out.name in ("", ".."):
-        raise ConfigError(
-            f"{out} is the directory that you are in, or above it: name one that can be written as a whole"
-        )
+        raise ConfigError(f"{out} is the directory that you are in, or above it: name one that can be replaced")
     return chosen, out

@@ -30,10 +30,7 @@ class LanceOutput(Output):
                 self._lance.schema.LanceSchema.from_pyarrow(pa.schema([field]))
             except ValueError as error:
                 what = "has a dot in its name" if "." in field.name else f"is {field.type}"
-                raise ConfigError(
-                    f"column {field.name!r} {what}, which Lance cannot hold: rename it or leave it out of the input, "
-                    "or export Parquet"
-                ) from error
+                raise ConfigError(f"column {field.name!r} {what}, which Lance cannot hold: export Parquet") from error
 
     @staticmethod
     def count(path: Path) -> int:

@@ -1,9 +1,14 @@
-"""The ledger: one line a pair, with the values of the input that the cleaned file does not hold.
+"""The ledger: one line for each pair. It holds the values of the input that the cleaned file does not hold.
 
-A row of the input comes back from its first row in the cleaned file. For the columns that ``original_columns`` names it
-comes from ``original_row``, in the line of its first pair. These are all columns where none of its captions was
-written. They are images, and captions with their vectors, where one was replaced or left out. They are given
-similarities where either was, and always the truth.
+To restore a row of the input, its columns are taken from its first row in the cleaned file. The columns that
+``original_columns`` names are the exception. Their values are in ``original_row``, in the line of the row's first pair.
+``original_columns`` names
+
+- all columns, if none of the row's captions was written
+- else the images, if one was replaced
+- the captions and their vectors, if one was replaced or left out
+- the given similarities, if any of these was
+- always the truth
 """
 
 import base64
@@ -76,9 +81,7 @@ class LedgerNote:
                 return cls(int(note["rows"]), dict(note["renamed"]), schema)
         except (KeyError, TypeError, ValueError, OSError, pa.ArrowException) as error:
             raise DataError(f"{path} is a damaged ledger: its note {name!r} is not as written") from error
-        raise DataError(
-            f"{path} is a ledger of version {version}; this cleanpairs reads version {cls.version}: use the other one"
-        )
+        raise DataError(f"{path} is a ledger of version {version}, and this cleanpairs reads version {cls.version}")
 
 
 @dataclass(frozen=True)

@@ -127,10 +127,8 @@ class Exported:
         """Raise :class:`DataError` if one of the ``files`` is not what was written: by its size, and by its SHA-256."""
         for file in files:
             if how := file.difference(contents):
-                raise DataError(
-                    f"{file.path} is not the file that {self.manifest.name} describes ({how}): it was edited after the "
-                    "export, or an export over it was cut short; bring the exported file back, or export again"
-                )
+                what = f"is not the file that {self.manifest.name} describes ({how})"
+                raise DataError(f"{file.path} {what}: it was edited after the export, or cut short; export again")
 
 
 def check_name(out: Path, manifest: Path, parts: Sequence[Part]) -> None:
@@ -150,10 +148,7 @@ def open_export(out: str | Path, ledger: str | Path | None = None) -> Exported:
     if not out.exists():
         raise DataError(f"there is no file {out}; name the cleaned file of `cleanpairs export`")
     if not manifest.exists():
-        raise DataError(
-            f"{out} has no {manifest.name} next to it: it is no export of cleanpairs, or it was moved or renamed "
-            "without its manifest; bring them together"
-        )
+        raise DataError(f"{out} has no {manifest.name} next to it: it is no export, or was moved without its manifest")
     noted, listed = read_manifest(out)
     parts, ledgers = ([part for part in listed if part.role == role] for role in ("out", "ledger"))
     if not parts or not ledgers:

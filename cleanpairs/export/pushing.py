@@ -128,10 +128,8 @@ def check_push(repo: str) -> None:
     if constants.HF_HUB_OFFLINE:
         raise OutputError(f"{repo} cannot be pushed: HF_HUB_OFFLINE is set; unset it where there is a network")
     if get_token() is None:
-        raise ConfigError(
-            f"{repo} cannot be pushed: there is no token. Make one with the right to write at "
-            f"{constants.ENDPOINT}/settings/tokens, then `hf auth login` or set HF_TOKEN"
-        )
+        where = f"{constants.ENDPOINT}/settings/tokens"
+        raise ConfigError(f"{repo} cannot be pushed: there is no token. Make one at {where}, and set HF_TOKEN")
 
 
 def push_files(
@@ -196,9 +194,7 @@ def push_export(
     folder = export.out if export.out.is_dir() else export.out.parent
     chosen = Path(card) if card is not None else export.out / CARD if export.out.is_dir() else card_path(export.out)
     if not chosen.is_file():
-        raise ConfigError(
-            f"there is no dataset card {chosen}: name it by --card, or export again with --card {card_path(export.out)}"
-        )
+        raise ConfigError(f"there is no dataset card {chosen}: name it by --card, or export again with --card")
     if card is None:
         check_inside(chosen, (folder,), folder, "name it by --card")
     files: dict[str, Path | bytes] = {CARD: chosen}
@@ -233,6 +229,5 @@ def model_card(repo: str, about: CardFacts) -> str:
 
     header: dict[str, Any] = {"license": about.license or "unknown", "library_name": "cleanpairs"}
     header["tags"] = ["image-text-matching", "noisy-correspondence", "cleanpairs"]
-    return filled(
-        "model_card.md", header=ModelCardData(**header).to_yaml(), title=repo.partition("/")[2], repo=repo, about=about
-    )
+    text, title = ModelCardData(**header).to_yaml(), repo.partition("/")[2]
+    return filled("model_card.md", header=text, title=title, repo=repo, about=about)

@@ -59,9 +59,8 @@ def restore_export(
     export = open_export(out, ledger)
     if export.format not in REVERSIBLE:
         raise ConfigError(
-            f"{export.out} is an export as {export.format}, which does not hold the rows as they were: only "
-            f"{' and '.join(REVERSIBLE)} exports can be restored. The input is still where it was, for an export only "
-            f"reads it, and what was changed is in {export.ledger.path}"
+            f"{export.out} is an export as {export.format}: only {' and '.join(REVERSIBLE)} can be restored. "
+            f"The input is still where it was, and {export.ledger.path} says what was changed"
         )
     export.check(export.ledger)
     note = LedgerNote.read(export.ledger.path)
@@ -92,9 +91,7 @@ def _refuse_other_input(export: Exported, to: Path, rows: int) -> None:
     with suppress(DataError):
         if count_rows([str(to)]) == [rows]:
             return
-    raise OutputExistsError(
-        f"{to} is an input of the export, and holds other rows than the {rows:,} that come back: name another output"
-    )
+    raise OutputExistsError(f"{to} is an input of the export, with other rows than come back: name another output")
 
 
 def _restored(export: Exported, note: LedgerNote) -> Iterator[tuple[pa.Table, np.ndarray, np.ndarray]]:
@@ -104,9 +101,7 @@ def _restored(export: Exported, note: LedgerNote) -> Iterator[tuple[pa.Table, np
         rows, at, place = np.unique(lines["row"], return_index=True, return_inverse=True)
         last = first + len(rows)
         if not np.array_equal(rows, np.arange(first, last)) or last > note.rows:
-            raise DataError(
-                f"{export.ledger.path} is damaged: it speaks of row {rows[-1]} of an input of {note.rows} rows"
-            )
+            raise DataError(f"{export.ledger.path} is damaged: it has row {rows[-1]} of an input of {note.rows} rows")
         changed = np.zeros(len(rows), bool)
         changed[place[np.array(pc.not_equal(lines["action"], "keep"), bool)]] = True
         out_row = np.full(len(rows), -1)
@@ -120,10 +115,8 @@ def _restored(export: Exported, note: LedgerNote) -> Iterator[tuple[pa.Table, np
         for field in schema:
             in_ledger = np.array([field.name in (noted or ()) for noted in names], bool)
             if not (in_ledger | kept).all():
-                raise DataError(
-                    f"{export.ledger.path} is damaged: it does not say what column {field.name!r} held in rows "
-                    f"{first} to {last - 1} of the input"
-                )
+                where = f"column {field.name!r}, rows {first} to {last - 1} of the input"
+                raise DataError(f"{export.ledger.path} is damaged: it lacks the values of {where}")
             pieces = [_as_type(filtered(originals.field(field.name), in_ledger), field.type)]
             if not in_ledger.all():
                 remaining = filtered(table[note.renamed.get(field.name, field.name)], ~in_ledger[kept])

@@ -42,9 +42,8 @@ class UidsOutput(Output):
         names = layout.out_schema.names
         if UID_COLUMN not in names:
             raise ConfigError(
-                f"a .npy lists the column {UID_COLUMN!r}, of 32 hexadecimal digits each, and the data has none"
-                f"{nearest(UID_COLUMN, names) or '.'} Name its ids {UID_COLUMN!r} and fit again (with arrays they "
-                "come in the Parquet of captions), or name the output *.parquet, where each row has its key"
+                f"a .npy lists the column {UID_COLUMN!r}, and the data has none{nearest(UID_COLUMN, names) or '.'} "
+                f"Name its ids {UID_COLUMN!r} and fit again, or name the output *.parquet, where each row has its key"
             )
         if not layout.one_row_a_pair:
             raise ConfigError("uids name whole rows, and rows of this input have several captions: write Parquet")

@@ -15,8 +15,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cleanpairs.core import CleanpairsError, ConfigError, DataError
-from cleanpairs.core.plain import plain
+from cleanpairs.core import CleanpairsError, ConfigError, DataError, jsonable
 from cleanpairs.data import ParquetSink
 from cleanpairs.data.images import cell_bytes, image_cells
 from cleanpairs.export.formats import Output
@@ -61,10 +60,7 @@ class WebDatasetOutput(Output):
         if "image" not in layout.out_columns:
             raise ConfigError("webdataset holds images, and the input has only their features: export Parquet")
         if not layout.one_row_a_pair:
-            raise ConfigError(
-                "a sample of webdataset has one caption, and rows of this input have lists: explode them "
-                "(--captions split, explode=True)"
-            )
+            raise ConfigError("a webdataset sample has one caption, and rows have lists: explode (--captions split)")
         self.path, self._columns, self._shard_rows = folder, layout.out_columns, shard_rows
         self._image_root, schema = layout.image_root, layout.out_schema
         self._renamed = fresh_names(schema.names, [KEY])
@@ -132,10 +128,7 @@ class WebDatasetOutput(Output):
     def _encoded(self, cell: Any, key: str) -> bytes:
         content = cell.get("bytes") if isinstance(cell, dict) else cell
         if self._image_root is None and not isinstance(content, bytes):
-            raise ConfigError(
-                "the input's files lie in several folders, and its images are paths: name their root with "
-                "--image-root when it is read"
-            )
+            raise ConfigError("the images are paths, of files in several folders: read them with --image-root")
         try:
             return cell_bytes(cell, self._image_root or Path())
         except DataError as error:
@@ -172,7 +165,7 @@ def json_lines(table: pa.Table) -> list[bytes]:
     """The contents of the .json of each row."""
     columns = [_cells(column.combine_chunks()) for column in table.columns]
     lines = (dict(zip(table.column_names, cells, strict=True)) for cells in zip(*columns, strict=True))
-    return [json.dumps(plain(line, _text), ensure_ascii=False, allow_nan=False).encode() for line in lines]
+    return [json.dumps(jsonable(line, _text), ensure_ascii=False, allow_nan=False).encode() for line in lines]
 
 
 def _cells(column: pa.Array) -> list[Any]:

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 import cleanpairs
-from cleanpairs.core import CurrentProgress, check_whole, plural, read_json, reading, refuse_unknown, writing
+from cleanpairs.core import check_whole, current_progress, plural, read_json, reading, refuse_unknown, writing
 from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError, OutputExistsError
 from cleanpairs.data import Pairs, ParquetSink, Source, fingerprint_of, staged_set
 from cleanpairs.data.atomic import StagedSet, scratch_directory
@@ -43,9 +43,7 @@ from cleanpairs.repair.plan import RepairPlan, counted
 def refuse_changed_input(source: Source) -> None:
     """Raise :class:`DataError` if the input is not as it was read."""
     if fingerprint_of(source) != source.fingerprint:
-        raise DataError(
-            f"the input {', '.join(source.files)} has changed since it was read: read it, score it and plan again"
-        )
+        raise DataError(f"the input {', '.join(source.files)} has changed since it was read: score and plan again")
     if source.original is not None:
         refuse_changed_input(source.original)
 
@@ -66,10 +64,7 @@ def _refuse_foreign_directory(out: Path) -> None:
         return  # the staging refuses anything else
     refuse_foreign(out, re.compile(rf"{STORED}|dataset_info\.json|state\.json|{re.escape(CARD)}"))
     if holds(out) and not manifest_of(out).is_file():
-        raise OutputExistsError(
-            f"{out} exists, and there is no {manifest_of(out).name} next to it: it is no export of cleanpairs and is "
-            "not replaced; name another directory"
-        )
+        raise OutputExistsError(f"{out} exists, with no {manifest_of(out).name} next to it: name another directory")
 
 
 def _output_paths(out: Path, directory: bool, settings: "ExportSettings") -> dict[str, Path]:
@@ -230,9 +225,8 @@ class ExportWork:
         """As :meth:`tables` of the whole input, from parts in ``folder`` that the engine's workers write."""
         cut = [Partition(0, 0, self.source.n_rows)]  # what is no Parquet is read from its beginning
         if self.source.kind == "parquet":
-            cut = plan_partitions(
-                reader_of(self.source).row_groups(self.source), self.source.n_rows, target=self.partition_rows
-            )
+            groups = reader_of(self.source).row_groups(self.source)
+            cut = plan_partitions(groups, self.source.n_rows, target=self.partition_rows)
         layout = self.layout
         kind = [layout.one_row_a_pair, layout.weighted, layout.all_captions, layout.schema.names, self.roles]
         job = json.dumps([cleanpairs.__version__, self.source.fingerprint, self.plan.digest, kind])
@@ -279,11 +273,6 @@ class Export:
         if self.format.directory and settings.overwrite:
             _refuse_foreign_directory(self.out)
         self.targets = _output_paths(self.out, self.format.directory, settings)
-        if source.kind == "memory":
-            raise DataError(
-                "these pairs exist in memory only: there are no rows to export; take plan.apply(pairs), or write the "
-                "rows to Parquet, and load, fit and plan by that file"
-            )
         self.schema: pa.Schema = reader_of(source).schema(source)
         if self.format.selection:  # vectors and images are not read
             unread = {source.columns.get(role) for role in (*IMAGE_ROLES, *TEXT_ROLES)}
@@ -371,7 +360,7 @@ class Export:
                     sinks[role].write(table)
                 actions.update(counted(lines["action"]))
                 reasons.update(counted(filtered(lines, pc.equal(lines["action"], "drop"))["reason"].drop_null()))
-                CurrentProgress.advance("writing", "pairs", sinks["ledger"].rows, plan.pairs)
+                current_progress().advance("writing", "pairs", sinks["ledger"].rows, plan.pairs)
         return {role: sink.rows for role, sink in sinks.items()}, out.parts, actions, reasons, named
 
     def _sink_of(self, role: str) -> type[ParquetSink] | type[CsvSink]:
@@ -389,10 +378,7 @@ class Export:
         for role, rows in written.items():
             on_disk = (self.format if role == "out" else self._sink_of(role)).count(staged[role])
             if not rows == on_disk == wanted[role]:
-                raise CleanpairsError(
-                    f"export wrote {rows} rows to {role}, the file has {on_disk}, there should be {wanted[role]}; "
-                    "nothing is published"
-                )
+                raise CleanpairsError(f"{role} has {on_disk} rows on disk, {rows} written and {wanted[role]} expected")
 
     def _write_card_and_manifest(
         self, head: RepairPlan, rows: Mapping[str, int], parts: Mapping[str, int], counts: Mapping[str, int],

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from cleanpairs.core import CurrentProgress, open_regular, writing
+from cleanpairs.core import current_progress, open_regular, writing
 from cleanpairs.data.source import read_cached, write_cached
 
 FORMAT = 2
@@ -73,7 +73,7 @@ def compute_rows(
                         checksum = zlib.crc32(data, checksum)
                         state.failures.update(failed)
                         state.done = start + len(values)
-                        CurrentProgress.advance(what, what, state.done, n)
+                        current_progress().advance(what, what, state.done, n)
                         if time.monotonic() - synced > _State.sync_seconds or state.done == n:
                             file.flush()
                             os.fsync(file.fileno())

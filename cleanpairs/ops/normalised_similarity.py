@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cleanpairs.core import CurrentProgress
+from cleanpairs.core import current_progress
 from cleanpairs.core.limits import in_threads
 from cleanpairs.ops.mapped import blocks, release
 from cleanpairs.ops.search import prepare
@@ -124,7 +124,7 @@ class VectorPairs:
                 out[block, 0] = top[:, 0] / tau + np.log(np.maximum(sums, 1e-30))
             release(queries)
             if n > RIVALS:  # not of a batch
-                CurrentProgress.advance(f"comparing {name}", name, block.stop, n)
+                current_progress().advance(f"comparing {name}", name, block.stop, n)
         return out
 
     def sides(self, pairs: "VectorPairs") -> list[_Side]:

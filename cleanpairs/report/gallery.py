@@ -166,9 +166,7 @@ def compare_scores(cards: Cards, given: Mapping[str, np.ndarray], count: int) ->
     out, outcome = [], cards.outcome
     for name, values in given.items():
         if len(values) != len(outcome):
-            raise DataError(
-                f"the precomputed score {name!r} is about {len(values)} pairs, the run about {len(outcome)}"
-            )
+            raise DataError(f"the precomputed score {name!r} is about {len(values)} pairs, not {len(outcome)}")
         rows = np.flatnonzero(np.isfinite(values) & outcome.scored)
         if len(rows) < 2:
             continue

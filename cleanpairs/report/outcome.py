@@ -13,7 +13,7 @@ import pyarrow as pa
 from cleanpairs.core import DataError, check_number
 from cleanpairs.data import Pairs, visible
 from cleanpairs.data.arrays import as_array, as_truths
-from cleanpairs.data.inspection import grouped
+from cleanpairs.data.inspection import count_reasons
 from cleanpairs.data.readers import plain_columns
 from cleanpairs.repair.actions import REPAIRED
 from cleanpairs.repair.plan import RepairPlan
@@ -79,7 +79,7 @@ class Outcome:
         counts, keys = list[tuple[str, str, int]](), [""] * len(self)
         for kind in ("dropped", "quarantined"):
             why = [(i, self.reason[i] or "not given") for i in np.flatnonzero(self.kind == kind).tolist()]
-            counts += [(kind, same["reason"], same["pairs"]) for same in grouped(keys, why)]
+            counts += [(kind, same["reason"], same["pairs"]) for same in count_reasons(keys, why)]
         counts.sort(key=lambda row: -row[2])
         rest = sum(n for *_, n in counts[most:])
         return counts[:most] + ([("", f"{len(counts) - most} other reasons", rest)] if rest else [])
@@ -107,9 +107,7 @@ def scores_table(scores: Any) -> pa.Table:
     names, n = scores.column_names, len(scores)
     scores = scores.sort_by("pair_id") if "pair_id" in names else scores.append_column("pair_id", pa.array(range(n)))
     if "correspondence" not in names or not np.array_equal(scores["pair_id"], np.arange(n)):
-        raise DataError(
-            f"scores need `correspondence` and 0, 1, 2, ... once each in `pair_id`, found {', '.join(names)}"
-        )
+        raise DataError(f"scores need `correspondence`, and each `pair_id` once, found {', '.join(names)}")
     return scores
 
 

@@ -176,10 +176,7 @@ class DecisionLog:
                 self._begun = True
                 return ()
             case {"data": _}:
-                raise DataError(
-                    f"{self.path} holds decisions about other data (of {record.get('pairs')} pairs, or changed since): "
-                    "move it away, or review the run that they were made for"
-                )
+                raise DataError(f"{self.path} holds decisions about other data, or it has changed: move it away")
             case {"undo": str(name)}:
                 self._undone.add(name)
                 return self._made[name].pairs if name in self._made else ()

@@ -153,12 +153,12 @@ def _whole(states: Sequence[State], cut: list[np.ndarray], size: int) -> State:
     order = torch.from_numpy(np.argsort(np.concatenate(cut)))
 
     def rows(parts: list[Tensor]) -> Tensor:
-        return distributed.gathered(torch.cat(parts)[order.to(parts[0].device)], size)
+        return distributed.all_gather(torch.cat(parts)[order.to(parts[0].device)], size)
 
     if not isinstance(states[0], Local):
         return rows([_tensor(s) for s in states])
     local = [s for s in states if isinstance(s, Local)]
-    width = distributed.most(max(s.parts.shape[1] for s in local))
+    width = distributed.all_reduce_max(max(s.parts.shape[1] for s in local))
     padded = [nn.functional.pad(s.parts, (0, 0, 0, width - s.parts.shape[1])) for s in local]
     return Local(rows(padded), rows([s.lengths for s in local]))
 
@@ -233,7 +233,7 @@ class EpochContext:
     def autocast(self) -> torch.autocast:
         """Computes in bfloat16 where the settings say so."""
         half = self.settings.precision == "bf16"
-        # A cache of cast weights would live as long as the outermost autocast, that of own_modes. Steps change weights.
+        # A cache of cast weights would live as long as default_modes, and steps change weights.
         return torch.autocast(self.device.type, torch.bfloat16, enabled=half, cache_enabled=False)
 
     def seed(self, *tags: int) -> int:
@@ -256,7 +256,7 @@ class EpochContext:
             embeddings = embed_images(model, images, device=self.device), embed_texts(model, tokens, device=self.device)
             if divided:
                 shares = zip(embeddings, (len(data.images), len(data.tokens)), strict=True)
-                whole = [distributed.gathered(torch.from_numpy(own.vectors), n).numpy() for own, n in shares]
+                whole = [distributed.all_gather(torch.from_numpy(own.vectors), n).numpy() for own, n in shares]
                 embeddings = Embeddings(whole[0]), Embeddings(whole[1])
             self._encoded[network] = Encoded(*embeddings, model, self.device)
         return self._encoded[network]

@@ -27,7 +27,7 @@ from torch import Tensor
 from cleanpairs.core import distributed, reading
 from cleanpairs.core.errors import ConfigError, DataError, RefusedError, ResourceError
 from cleanpairs.core.interrupt import Interrupts
-from cleanpairs.core.torch_state import evaluating, own_modes, seeded
+from cleanpairs.core.torch_state import default_modes, evaluating, seeded
 from cleanpairs.data.arrays import read_tensors, write_tensors
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.encoders.base import DualEncoder
@@ -196,7 +196,7 @@ class Trainer:
         self.device_images = on_device(data.images, torch.device(self.settings.device))
         labels = copy.deepcopy(strategy.state())
         beginning = TrainingState(Position(1, 1, 0), {}, {}, labels, None, None, [], None)
-        with own_modes(), Interrupts(enabled=self.checkpoint is not None) as self.interrupts:
+        with default_modes(), Interrupts(enabled=self.checkpoint is not None) as self.interrupts:
             while True:
                 try:
                     kept = self.checkpoint.load() if self.saved and self.checkpoint is not None else None
@@ -207,7 +207,7 @@ class Trainer:
                             f"the training diverged again at half the learning rate: {found}; lower lr "
                             "(--set method.lr) further, or look at the vectors and captions of the input"
                         ) from found
-                    self.fallbacks, self.saved = 1, distributed.most(self.saved) > 0
+                    self.fallbacks, self.saved = 1, distributed.all_reduce_max(self.saved) > 0
 
     def _stages(self, stages: Sequence[TrainingStage], restored: TrainingState) -> Trained:
         at, step, partial = restored.position, restored.position.step, restored.partial
@@ -245,7 +245,7 @@ class Trainer:
                     )
                 done = last and epoch == stage.epochs
                 # While labels were made: no step noticed it.
-                stop = distributed.most(self.interrupts.received is not None) > 0
+                stop = distributed.all_reduce_max(self.interrupts.received is not None) > 0
                 self._save(Position(number, epoch + 1, 0), force=done or stop or epoch == stage.epochs)
                 if stop:
                     self.interrupts.raise_received()
@@ -326,7 +326,7 @@ class Trainer:
         self._same_labels()
         rsum = None
         if self.validate is not None and last:
-            rsum = distributed.of_first(self.validate(self._model()))
+            rsum = distributed.broadcast(self.validate(self._model()))
             if self.best_rsum is None or rsum > self.best_rsum:
                 self.best_rsum = rsum
                 weights = torch.nn.ModuleList(view.networks).state_dict()
@@ -464,7 +464,7 @@ class Trainer:
                         f"after epoch {view.epoch} of stage {view.stage} all {what} are one point (mean cosine "
                         f"{cosine:.4f})"
                     )
-        found = distributed.of_first(found)
+        found = distributed.broadcast(found)
         if found is not None:
             raise _Diverged(found)
 
@@ -485,7 +485,7 @@ class Trainer:
     def _same_labels(self) -> None:
         """Take over the first process's labels, from which others may differ in the last digit."""
         if distributed.world_size() > 1:
-            self.strategy.load_state(distributed.of_first(self.strategy.state()))
+            self.strategy.load_state(distributed.broadcast(self.strategy.state()))
 
     def _save(self, position: Position, *, force: bool, partial: dict[str, Any] | None = None) -> None:
         if self.checkpoint is None or distributed.rank() > 0:

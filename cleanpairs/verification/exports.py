@@ -2,7 +2,6 @@
 
 import os
 from collections import Counter
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,7 +22,7 @@ def verify_export(out: Path, findings: Verification) -> None:
     """Check the export whose cleaned data is ``out``, by the manifest beside it."""
     manifest = manifest_of(out)
     noted, parts = read_manifest(out)
-    kind, counts = noted["format"], noted["counts"]
+    kind, counts = noted["format"], Counter[str](noted["counts"])  # a count that a manifest lacks is 0
     # The Parquet beside a tar holds the same rows again.
     beside_tars = any(part.path.suffix == ".tar" and part.rows is not None for part in parts)
     rows = Counter[str]()
@@ -62,18 +61,16 @@ def _check_file(part: Part, manifest: Path, findings: Verification) -> None:
 
 
 def _check_counts(
-    out: Path, manifest: Path, kind: str, rows: Mapping[str, int], counts: Mapping[str, int], findings: Verification
+    out: Path, manifest: Path, kind: str, rows: Counter[str], counts: Counter[str], findings: Verification
 ) -> None:
-    with findings.section(
-        f"rows add up: {plural(counts.get('pairs', 0), 'pair')}, {plural(rows.get('out', 0), 'row')} out", manifest
-    ):
-        total = sum(counts.get(name, 0) for name in COUNTED)  # a count that a manifest lacks is 0
-        if total != counts.get("pairs"):
-            of = counts.get("pairs", 0)
-            findings.wrong(manifest, f"the counts add up to {total:,}, and the input had {of:,} pairs")
-        if "ledger" in rows and rows["ledger"] != counts.get("pairs"):
-            findings.wrong(manifest, f"the ledger has {rows['ledger']:,} lines for {counts.get('pairs')} pairs")
-        gone = counts.get("dropped", 0) + counts.get("quarantined", 0)
+    pairs = counts["pairs"]
+    with findings.section(f"rows add up: {plural(pairs, 'pair')}, {plural(rows['out'], 'row')} out", manifest):
+        total = sum(counts[name] for name in COUNTED)
+        if total != pairs:
+            findings.wrong(manifest, f"the counts add up to {total:,}, and the input had {pairs:,} pairs")
+        if "ledger" in rows and rows["ledger"] != pairs:
+            findings.wrong(manifest, f"the ledger has {rows['ledger']:,} lines for {pairs:,} pairs")
+        gone = counts["dropped"] + counts["quarantined"]
         if "dropped" in rows and rows["dropped"] != gone:
             findings.wrong(manifest, f"the dropped file has {rows['dropped']:,} rows for {gone:,} pairs")
         if kind not in FORMATS:
@@ -81,13 +78,11 @@ def _check_counts(
         elif out.exists() and kind != "parquet":  # of a Parquet file the rows were read, page by page
             with reading(out, f"read as {kind}", Exception):  # libraries raise anything for a damaged file
                 on_disk = FORMATS.load(kind).count(out)
-            if on_disk != rows.get("out"):
-                findings.wrong(out, f"has {on_disk:,} rows, not the {rows.get('out', 0):,} of {manifest.name}")
+            if on_disk != rows["out"]:
+                findings.wrong(out, f"has {on_disk:,} rows, not the {rows['out']:,} of {manifest.name}")
 
 
-def _check_ledger(
-    out: Path, path: Path, rows: Mapping[str, int], counts: Mapping[str, int], findings: Verification
-) -> None:
+def _check_ledger(out: Path, path: Path, rows: Counter[str], counts: Counter[str], findings: Verification) -> None:
     if not check_schema(path, common_schema([str(path)]), LEDGER_SCHEMA, findings):
         return
     note = None
@@ -101,20 +96,18 @@ def _check_ledger(
     for unknown in sorted(str(a) for a in by_action if a not in ACTIONS):
         findings.wrong(path, f"holds the action {unknown!r}, which is none", "column 'action'")
     for name, which in COUNTED.items():
-        if by_action[which] != counts.get(name, 0):
-            difference = f"has {by_action[which]:,} pairs of {which!r}, and the manifest {counts.get(name, 0):,}"
+        if by_action[which] != counts[name]:
+            difference = f"has {by_action[which]:,} pairs of {which!r}, and the manifest {counts[name]:,}"
             findings.wrong(path, difference, "column 'action'")
-    pair, row, out_row = (
-        np.asarray(table[name].fill_null(-1).to_numpy(), np.int64) for name in ("pair_id", "row", "out_row")
-    )
+    numbers = table.select(["pair_id", "row", "out_row"]).columns
+    pair, row, out_row = (np.asarray(column.fill_null(-1).to_numpy(), np.int64) for column in numbers)
     if (pair != np.arange(pairs)).any():
         findings.wrong(path, "is not 0, 1, 2 ... in order", "column 'pair_id'")
     written = acted(table, WRITTEN)
     what = "has to be there exactly for the pairs that are written"
     findings.wrong_rows(path, "out_row", (out_row >= 0) != written, what)
-    for name, at, n, of in (
-        ("row", row, note.rows, "the input"), ("out_row", out_row[written], rows.get("out", 0), out.name),
-    ):  # fmt: skip
+    columns = ("row", row, note.rows, "the input"), ("out_row", out_row[written], rows["out"], out.name)
+    for name, at, n, of in columns:
         steps = np.diff(at, prepend=-1)
         if ((steps < 0) | (steps > 1)).any() or (at[-1] + 1 if len(at) else 0) != n:
             findings.wrong(path, f"does not lead through the {n:,} rows of {of} in order", f"column {name!r}")

@@ -35,10 +35,7 @@ def kind_of(path: Path) -> str:
             return "model"
         if parquet_files(path):
             return "directory"
-        raise DataError(
-            f"{path} has no run.json (a run), no config.json (a model) and no Parquet, and there is no "
-            f"{path.name}{_MANIFEST} next to it (an export): nothing can be verified"
-        )
+        raise DataError(f"{path} is no run, model or directory of Parquet, and has no {path.name}{_MANIFEST} beside it")
     if path.suffix in (".parquet", ".pq"):
         return "parquet"
     raise DataError(f"{path} is no Parquet file, and has no {path.name}{_MANIFEST} next to it: it cannot be verified")
@@ -72,9 +69,8 @@ def _verify_parquet(path: Path, findings: Verification) -> None:
     if rows is None:
         return
     _, groups, schema = footer(str(path))
-    findings.notes += [
-        f"{path.name}: {plural(rows, 'row')}, {plural(len(groups), 'row group')}, {plural(len(schema), 'column')}"
-    ]
+    counts = plural(rows, "row"), plural(len(groups), "row group"), plural(len(schema), "column")
+    findings.notes.append(f"{path.name}: {', '.join(counts)}")
     if schema.names[: len(SCORES_SCHEMA)] == SCORES_SCHEMA.names:
         with findings.section(f"{path.name}: a scores table, one row a pair, ranges", path):
             check_scores(path, findings)
@@ -90,9 +86,8 @@ def _verify_run(path: Path, findings: Verification) -> None:
         return  # the other files cannot be checked without it
     done = info["status"] == "complete"
     if not done:
-        findings.notes.append(
-            f"the run is {info['status']}, not complete: `cleanpairs fit --resume --out {quote(str(path))}` resumes it"
-        )
+        resume = f"cleanpairs fit --resume --out {quote(str(path))}"
+        findings.notes.append(f"the run is {info['status']}, not complete: `{resume}` resumes it")
     for name, digest in (info.get("files") or {}).items():  # a run that did not finish has none
         file = path / name
         if _exists(file, True, findings, "run.json lists it"):
@@ -122,8 +117,8 @@ def _verify_run(path: Path, findings: Verification) -> None:
     for file in sorted(checkpoints.rglob("*.safetensors")) if checkpoints.is_dir() else ():
         with findings.section(f"{file.relative_to(path)}: whole", file):
             _read_tensors(file, findings, finite=False)  # moments of an optimizer may be anything
-    if run._aside.exists():
-        findings.notes.append(f"the run that this one was to replace is kept, at {run._aside}")
+    if run._replaced.exists():
+        findings.notes.append(f"the run that this one was to replace is kept, at {run._replaced}")
 
 
 def _exists(path: Path, wanted: bool, findings: Verification, why: str = "the run is complete") -> bool:

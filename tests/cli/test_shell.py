@@ -18,8 +18,7 @@ from sklearn.exceptions import NotFittedError
 from cleanpairs.cli import COMMANDS, SECTIONS, cli
 from cleanpairs.cli.fit import fit
 from cleanpairs.cli.terminal import print_result
-from cleanpairs.core import METHODS, errors
-from cleanpairs.core.plain import plain
+from cleanpairs.core import METHODS, errors, jsonable
 from cleanpairs.core.recipe import find_recipes
 from tests.conftest import Command, assert_refused
 
@@ -111,13 +110,13 @@ def test_plain_knows_numpy_paths_and_nothing_that_is_not_finite(capsys: pytest.C
         "m": np.array([[1.5, np.nan]]), "n": None,
     }  # fmt: skip
     want = {"a": None, "b": [3, None, True], "1": "x/y", "s": ["a", "b"], "m": [[1.5, None]], "n": None}
-    assert plain(value) == want
+    assert jsonable(value) == want
     with click.Context(cli) as ctx:
         ctx.meta["json"] = True
         print_result({**value, "text": "猫\ud800"})
     assert strictly(capsys.readouterr().out) == {**want, "text": "猫\ud800"}
     with pytest.raises(TypeError, match="object has no form"):
-        plain([object()])
+        jsonable([object()])
 
 
 # -- variables ------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import pytest
 
 from cleanpairs import load_pairs
 from cleanpairs.commands.fit import fit_run
-from cleanpairs.commands.rematch import chosen_cut
+from cleanpairs.commands.rematch import chosen_threshold
 from cleanpairs.commands.run import LATEST, PLAN, Run, default_run_path, mistyped, write_scores
 from cleanpairs.core.errors import ConfigError, DataError, OutputError, OutputExistsError, RefusedError
 from cleanpairs.core.recipe import Recipe
@@ -270,13 +270,13 @@ def test_thresholds(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     apart = np.concatenate([rng.beta(1, 20, 300), rng.beta(12, 4, 700), [np.nan]]).astype(np.float32)
     write_scores(run.path / "scores.parquet", [""] * 1001, apart, 0.1, {1000: "bad"})
-    auto, *_ = chosen_cut("auto", None, None, run)
+    auto, *_ = chosen_threshold("auto", None, None, run)
     assert auto is not None and 0.1 < auto < 0.6
-    assert [chosen_cut(x, None, None, run)[0] for x in (None, 0, 0.3, 1.0)] == [None, 0.0, 0.3, 1.0]
+    assert [chosen_threshold(x, None, None, run)[0] for x in (None, 0, 0.3, 1.0)] == [None, 0.0, 0.3, 1.0]
     for bad in (-0.1, 1.5, float("nan"), "otto"):
-        assert_raises(ConfigError, "threshold", chosen_cut, bad, None, None, run)
+        assert_raises(ConfigError, "threshold", chosen_threshold, bad, None, None, run)
     write_scores(run.path / "scores.parquet", [""] * 50, np.full(50, 0.7, np.float32), 0.1, {})
-    assert_raises(RefusedError, "do not separate", chosen_cut, "auto", None, None, run)
+    assert_raises(RefusedError, "do not separate", chosen_threshold, "auto", None, None, run)
 
 
 # -- A threshold or a rate that a file holds is a number in [0, 1], or the file is refused and named ------------------

@@ -12,8 +12,7 @@ import pytest
 
 from cleanpairs import ClipScore, Pairs, RepairPlan, export_pairs, load_pairs
 from cleanpairs.commands.run import SCORES_SCHEMA, write_scores
-from cleanpairs.core.errors import DataError
-from cleanpairs.core.plain import plain
+from cleanpairs.core import DataError, jsonable
 from cleanpairs.data.arrays import read_tensors, write_tensors
 from cleanpairs.ops.columns import with_columns
 from cleanpairs.verification import Verification, kind_of, verify_path
@@ -60,7 +59,7 @@ def test_an_export_is_whole(tmp_path: Path, n: int, lists: bool) -> None:
         found = verify_path(path)
         assert found.kind == "export" and found.ok, said(found)
         assert len(found.checked) == 10  # the manifest; hash and pages of three files; counts, note, ledger
-    json.dumps(plain(found))
+    json.dumps(jsonable(found))
 
 
 @pytest.mark.parametrize("format", ["datasets", "webdataset"])

@@ -34,7 +34,7 @@ class DatasetsReader(TableReader):
     """Reads `datasets` directories, single ``.arrow`` files, and ``hf://owner/name``."""
 
     kind = "datasets"
-    splits = spelled = True
+    splits = parses_lists = True
 
     @staticmethod
     def recognises(data: str) -> bool:
@@ -62,7 +62,7 @@ class DatasetsReader(TableReader):
         """The schema that the files share. A dataset without rows has no files, only a note of its columns."""
         note = source.paths[0]
         if not note.endswith(".json"):
-            return self.listed(source, shared_schema(source.paths, lambda path: plain_schema(_mapped(path).schema)))
+            return self.with_lists(source, shared_schema(source.paths, lambda path: plain_schema(_mapped(path).schema)))
         from datasets import Features
 
         with reading(note, "read for its columns", KeyError, TypeError, ValueError, AttributeError):
@@ -119,10 +119,8 @@ def _fetched(data: str, split: str | None) -> tuple[list[str], str]:
         loaded = datasets.load_dataset(name[1], revision=name[2], split=split)
     except Exception as error:  # of `datasets`, of the hub and of half a dozen libraries for the network
         raise DataError(
-            f"{data} could not be had from the Hugging Face hub: {error_text(error)}. Check the name and the network; "
-            "a gated one needs `hf auth login`; without a network, fetch it elsewhere (`hf download --repo-type "
-            f"dataset {name[1]} --local-dir DIR`) and give its Parquet files ('DIR/data/train-*.parquet'), or what "
-            "save_to_disk leaves"
+            f"{data} could not be fetched from the hub: {error_text(error)}. Check the name, the network and "
+            f"`hf auth login`, or give the Parquet files of `hf download --repo-type dataset {name[1]} --local-dir DIR`"
         ) from error
     if isinstance(loaded, dict):
         loaded = loaded[chosen_split(split, list(loaded), data)]

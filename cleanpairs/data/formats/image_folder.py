@@ -26,7 +26,7 @@ from cleanpairs.data.formats.records import Listing, undecodable
 from cleanpairs.data.formats.webdataset import CAPTIONS, keys_of_names, sidecar_keys, sidecar_rows
 from cleanpairs.data.parquet_io import common_schema, input_table, parquet_files
 from cleanpairs.data.rows import texts_of
-from cleanpairs.data.source import Source, copied
+from cleanpairs.data.source import Source, with_original
 from cleanpairs.data.table_reader import FAULT
 from cleanpairs.data.text import NO_CAPTION_FILE, text_of
 from cleanpairs.data.writing import cached_tables
@@ -105,7 +105,7 @@ class ImageFolderReader(ListingReader):
             table = table.set_column(at, name, pc.binary_join_element_wise(prefix, table[name], ""))
         cached = cached_tables([table])
         source = self.described(data, [str(cached)], len(table), replace(request, image_root=str(root)))
-        return copied(source, [str(file) for file in files])
+        return with_original(source, [str(file) for file in files])
 
     def listing(self, source: Source) -> Listing:
         """The rows of the table."""

@@ -32,7 +32,7 @@ class LanceReader(TableReader):
     """Reads the latest version of a Lance dataset. A later version is another input."""
 
     kind = "lance"
-    spelled = True
+    parses_lists = True
 
     @staticmethod
     def recognises(data: str) -> bool:
@@ -51,7 +51,7 @@ class LanceReader(TableReader):
     def schema(self, source: Source) -> pa.Schema:
         """See :class:`TableReader`."""
         with reading(source.options["folder"], *_ERRORS):
-            return self.listed(source, plain_schema(self.stored_schema(source)))
+            return self.with_lists(source, plain_schema(self.stored_schema(source)))
 
     def stored_schema(self, source: Source) -> pa.Schema:
         """See :class:`TableReader`."""

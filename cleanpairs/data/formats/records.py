@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cleanpairs.core import DataError, cached_by_file, open_regular, reading
+from cleanpairs.core import DataError, cached_by_file, open_regular, plain_text, reading
 from cleanpairs.data.captions import Faults, caption_column
 from cleanpairs.data.columns import USUAL_NAMES, is_score, number_of
 from cleanpairs.data.formats.file_names import IMAGES
@@ -200,9 +200,8 @@ def _iter_csv(path: str, encoding: str | None, head: _Head) -> Iterator[Record]:
                 fields = next(reader, None)
             except csv.Error as error:
                 if "unexpected end" in str(error) or "field limit" in str(error):
-                    raise DataError(
-                        f"{path}, line {line}: a quoted field is not closed, or is longer than {MAX_FIELD} characters"
-                    ) from error
+                    what = f"a quoted field is not closed, or is longer than {MAX_FIELD} characters"
+                    raise DataError(f"{path}, line {line}: {what}") from error
                 if reader.line_num > line:
                     raise _run_on(path, line, reader.line_num) from error
                 yield {}, f"line {line} cannot be read: {error}"
@@ -221,16 +220,13 @@ def _iter_csv(path: str, encoding: str | None, head: _Head) -> Iterator[Record]:
                 raise _run_on(path, line, reader.line_num)
             if any(not field.isascii() and _NOT_UTF8.search(field) for field in fields):
                 fault = fault or f"line {line} is not {encoding or f'UTF-8; the file may be {_likely_encoding(path)}'}"
-                fields = [f.encode("utf-8", "replace").decode() for f in fields]
+                fields = list(map(plain_text, fields))
             before = before if fault or reader.line_num > line else fields
             yield dict(zip(names, fields, strict=False)), fault
 
 
 def _run_on(path: str, first: int, last: int) -> DataError:
-    return DataError(
-        f"{path}, line {first}: a quote opens here and is closed in line {last}, and what is between looks like rows. "
-        f'Close it in line {first}, or write it twice ("") where it is a character'
-    )
+    return DataError(f"{path}, line {first}: a quote opens here and is closed in line {last}, over rows: close it here")
 
 
 def _is_quoted(path: str, encoding: str | None, head: _Head) -> bool:
@@ -360,10 +356,7 @@ def _objects(value: Any, path: str) -> list[Any]:
         if named or all(map(captioned, columns)):
             cells = ((name, v if isinstance(v, dict) else {"caption": v}) for name, v in value.items())
             return [{"file_name" if named else "key": name} | cell for name, cell in cells]
-    raise DataError(
-        f"{path} holds no list of objects, one for each pair; COCO's captions have 'images' and 'annotations', "
-        f"Karpathy's splits 'images' with 'sentences'; found {json.dumps(value)[:100]}"
-    )
+    raise DataError(f"{path} holds no list of objects, one a pair: see docs/inputs.md; found {json.dumps(value)[:100]}")
 
 
 def _clean(value: Any) -> Any:

@@ -44,8 +44,8 @@ class _Remote(NamedTuple):
     url: str
     mark: str
     pieces: Callable[[], Iterator[bytes]]
-    instead: bytes | None = None
-    below: str = ""
+    stand_in: bytes | None = None
+    subfolder: str = ""
 
 
 def is_url(data: str) -> bool:
@@ -69,10 +69,8 @@ def fetch(data: str, allow_urls: bool) -> str:
         data = data if re.match(rf"{HUB}(datasets|buckets)/", data) else data.replace(HUB, f"{HUB}datasets/", 1)
     protocols = ("http", "https", "hf", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "memory")
     if scheme not in protocols or (scheme not in ("http", "https") and "::" in data):
-        raise ConfigError(
-            f"{data} has a protocol that is not known, or one behind another: URLs begin with one of "
-            f"{', '.join(name + '://' for name in protocols)}"
-        )
+        known = ", ".join(protocols)
+        raise ConfigError(f"{data} has a protocol that is not known, or one behind another (known: {known})")
     if scheme not in ("http", "https") and data != without_secrets(data):
         raise ConfigError(f"{data} was given with a password: leave it out, and set the store's environment variables")
     if not allow_urls:
@@ -81,7 +79,7 @@ def fetch(data: str, allow_urls: bool) -> str:
         raise ConfigError(f"{data} is a URL, and nothing is fetched unless allowed: add --allow-urls (allow_urls)")
     wanted: set[Path] = set()
     with reading(data, "fetched", ValueError):  # a URL that is none
-        files_of = _http if scheme in ("http", "https") else _others
+        files_of = _http_files if scheme in ("http", "https") else _store_files
         remotes = [remote for url in expand_braces(data) for remote in files_of(url)]
         if not remotes:
             raise MissingInputError(f"no such input: {data} names no file")
@@ -92,7 +90,7 @@ def fetch(data: str, allow_urls: bool) -> str:
                 raise DataError(f"{remote.url} does not end in the name of a file")
             if len(name.encode()) > 200:  # a file system takes 255 bytes, with a suffix of ours
                 name = hashlib.sha256(name.encode()).hexdigest() + Path(name).suffix[:20]
-            target = folder / remote.below / name
+            target = folder / remote.subfolder / name
             if target in wanted:
                 raise DataError(f"{data} names two files {name!r}")
             wanted.add(target)
@@ -107,12 +105,12 @@ def fetch(data: str, allow_urls: bool) -> str:
 def _update(target: Path, remote: _Remote) -> None:
     """Fetch a file, or write its stand-in, unless it is cached with the present mark."""
     note = target.with_name(target.name + NOTE)
-    recorded = {"url": remote.url, "mark": remote.mark, "copied": remote.instead is None}
-    if target.exists() and remote.mark and _noted(note) == {**recorded, "sha256": digest_of(target).hex()}:
+    recorded = {"url": remote.url, "mark": remote.mark, "copied": remote.stand_in is None}
+    if target.exists() and remote.mark and _read_note(note) == {**recorded, "sha256": digest_of(target).hex()}:
         return
     note.unlink(missing_ok=True)
     with staged_file(target, overwrite=True) as staged, open(staged, "wb") as out:
-        out.writelines(_fetched(remote) if remote.instead is None else [remote.instead])
+        out.writelines(_fetched(remote) if remote.stand_in is None else [remote.stand_in])
     write_cached(note, json.dumps({**recorded, "sha256": digest_of(target).hex()}).encode())
 
 
@@ -122,12 +120,12 @@ def _fetched(remote: _Remote) -> Iterator[bytes]:
         yield from remote.pieces()
 
 
-def _noted(note: Path) -> dict[str, Any]:
+def _read_note(note: Path) -> dict[str, Any]:
     """The note of a fetched file. Empty where the note is missing or damaged."""
     return dict(json.loads(read_cached(note) or b"{}"))
 
 
-def _others(url: str) -> list[_Remote]:
+def _store_files(url: str) -> list[_Remote]:
     """The files of a URL that fsspec knows: itself, a glob, or those of a folder."""
     import fsspec
 
@@ -142,7 +140,7 @@ def _others(url: str) -> list[_Remote]:
                 found = sorted(p for p in system.find(path, maxdepth=depth) if "/." not in p.removeprefix(path))
                 paths = [(p, p.count("/") - path.rstrip("/").count("/")) for p in found if p.endswith(endings)]
                 if any(not p.endswith("/dataset_dict.json") for p, _ in paths):  # which only names the sub-folders
-                    return [_of_fsspec(system, p, url)._replace(below=p.split("/")[-2] * (k - 1)) for p, k in paths]
+                    return [_of_fsspec(system, p, url)._replace(subfolder=p.split("/")[-2] * (k - 1)) for p, k in paths]
             return []
         else:
             paths = [path]
@@ -166,8 +164,8 @@ def _of_fsspec(system: Any, path: str, url: str) -> _Remote:
     facts = system.info(path)
     vars(system).pop("retries", None)  # it answers
     full_url, mark = f"{url.split('://', 1)[0]}://{path.lstrip('/')}", _mark_of(facts)
-    pointer = json.dumps({"in place": {"url": full_url, "path": path, "size": facts["size"], "mark": mark}}) + "\n"
-    return _Remote(full_url, mark, pieces, pointer.encode() if mark and path.endswith(".parquet") else None)
+    stand_in = json.dumps({"in place": {"url": full_url, "path": path, "size": facts["size"], "mark": mark}}) + "\n"
+    return _Remote(full_url, mark, pieces, stand_in.encode() if mark and path.endswith(".parquet") else None)
 
 
 def _mark_of(facts: dict[str, Any]) -> str:
@@ -182,10 +180,10 @@ def _note_beside(path: str) -> dict[str, Any]:
     """The note of a file that was fetched, or of a stand-in. Empty where ``path`` is an ordinary file."""
     name = os.path.abspath(path)
     fetched = Path(name).is_relative_to(os.path.abspath(cache_dir() / FOLDER))
-    return _noted(Path(name + NOTE)) if fetched else {}
+    return _read_note(Path(name + NOTE)) if fetched else {}
 
 
-def _pointer(path: str) -> dict[str, Any] | None:
+def _stand_in(path: str) -> dict[str, Any] | None:
     """The remote file of a local stand-in. None where ``path`` is another file."""
     if _note_beside(path).get("copied", True):  # a fetched file may look like a stand-in
         return None
@@ -211,30 +209,30 @@ def urls_in_errors() -> Iterator[None]:
 
 def bytes_of(path: str) -> int:
     """The size of a file in bytes, of a stand-in that of its remote file."""
-    pointer = _pointer(path)
-    return Path(path).stat().st_size if pointer is None else int(pointer["size"])
+    stand_in = _stand_in(path)
+    return Path(path).stat().st_size if stand_in is None else int(stand_in["size"])
 
 
 def open_remote(path: str) -> Any:
     """Open the remote file of a stand-in. None where ``path`` is an ordinary file. Raises DataError: it has changed."""
-    pointer = _pointer(path)
-    if pointer is None:
+    stand_in = _stand_in(path)
+    if stand_in is None:
         return None
     import fsspec
 
     try:
-        system, _ = fsspec.core.url_to_fs(pointer["url"])
-        system.invalidate_cache(pointer["path"])
-        file = system.open(pointer["path"], "rb", cache_type="none")
-        facts = getattr(file, "details", None) or system.info(pointer["path"])  # opening has asked for them mostly
-        if _mark_of(facts) != pointer["mark"]:
+        system, _ = fsspec.core.url_to_fs(stand_in["url"])
+        system.invalidate_cache(stand_in["path"])
+        file = system.open(stand_in["path"], "rb", cache_type="none")
+        facts = getattr(file, "details", None) or system.info(stand_in["path"])  # opening has asked for them mostly
+        if _mark_of(facts) != stand_in["mark"]:
             file.close()
-            raise DataError(f"{pointer['url']} has changed since it was opened: run the command again")
+            raise DataError(f"{stand_in['url']} has changed since it was opened: run the command again")
         return file
     except FileNotFoundError as error:
-        raise DataError(f"{pointer['url']} is not there any more") from error
+        raise DataError(f"{stand_in['url']} is not there any more") from error
     except PermissionError as error:
-        raise _refused(pointer["url"], error) from error
+        raise _refused(stand_in["url"], error) from error
 
 
 def _refused(url: str, error: PermissionError) -> DataError:
@@ -284,7 +282,7 @@ class _PublicHandler(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
         return super().do_open(guarded, req, **http_conn_args)
 
 
-def _http(url: str, timeout: float = 60.0) -> list[_Remote]:
+def _http_files(url: str, timeout: float = 60.0) -> list[_Remote]:
     """The file of an ``http(s)://`` URL. No proxy is used: it would be the one to connect.
 
     ``timeout``: seconds without an answer.

@@ -32,7 +32,7 @@ from cleanpairs.data.formats.file_names import expand_braces, expand_files
 from cleanpairs.data.images import ImageSource, rows_by_file
 from cleanpairs.data.parquet_io import common_schema, count_rows, iter_batches, read_table
 from cleanpairs.data.rows import Rows
-from cleanpairs.data.source import Source, copied
+from cleanpairs.data.source import Source, with_original
 from cleanpairs.data.table_reader import ParquetReader, chosen_split, record_batch
 from cleanpairs.data.writing import cached_tables
 from cleanpairs.ops.columns import grouped
@@ -46,7 +46,7 @@ class ClipRetrievalReader(ParquetReader):
     """Reads a folder with ``img_emb`` and ``metadata``, and ``text_emb`` where there is one."""
 
     kind = "clip-retrieval"
-    splits = spelled = False
+    splits = parses_lists = False
     regions: ClassVar[bool] = False  # whether an image may have several vectors
 
     @staticmethod
@@ -158,7 +158,7 @@ class VectorFilesReader(ClipRetrievalReader):
         source = self.described(data, paths, n, request, files=counts)
         if captions is None or not captions.endswith(".txt"):
             return source
-        return copied(source, [str(Path(captions).absolute())])
+        return with_original(source, [str(Path(captions).absolute())])
 
     def parts(self, source: Source) -> Parts:
         """The files of each side."""
