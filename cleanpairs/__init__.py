@@ -1,9 +1,9 @@
 """cleanpairs: find the wrong pairs of an image-text corpus, repair them, and train a retrieval model all the same.
 
-    from cleanpairs import CRCL, load_pairs
+    from cleanpairs import Auto, load_pairs
 
     pairs = load_pairs("data.parquet")
-    model = CRCL(random_state=0).fit(pairs)
+    model = Auto(random_state=0).fit(pairs)
     plan = model.rematch(pairs)
 
 Names are imported when they are first used: ``import cleanpairs`` alone loads neither torch nor pyarrow.

@@ -66,8 +66,8 @@ def draw_sample(correspondence: ArrayLike, n: int, *, threshold: float, seed: in
     """Draw n pairs, or all there are, for a person to label, in an order that tells nothing about their scores.
 
     - ``correspondence`` (N,) float in [0, 1]: NaN (quarantined) pairs are never drawn
-    - ``threshold`` float in [0, 1]: pairs below it are flagged. An edge between two of at most eight strata, two fifths
-      of them quantiles of what is flagged, the others of what is kept, closer near the threshold
+    - ``threshold`` float in [0, 1]: pairs below it are flagged. It separates two of at most eight strata. Two fifths of
+      the strata hold flagged pairs, between quantiles of the scores. The others are narrower near the threshold
 
     Raises ConfigError: n or the threshold is out of range. DataError: no pair has a score, or one is outside [0, 1].
     """

@@ -99,7 +99,7 @@ def files(folder: Path) -> None:
     pq.write_table(whole, folder / "data.parquet")
     pq.write_table(rows, folder / "rows.parquet")
     embedding_folder(folder / "embeddings", image, text, rows, cuts=(40,))
-    fsspec.filesystem("memory").put(f"{folder}/embeddings/", "/bucket/", recursive=True)
+    fsspec.filesystem("memory").put(f"{folder}/", "/bucket/", recursive=True)
 
 
 def test_every_command_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Callable[..., str]) -> None:
