@@ -49,9 +49,7 @@ def audit(ctx: click.Context, run: str | None, **options: Any) -> None:
     from cleanpairs.data.locks import output_lock
 
     if options["labels"] is not None and options["thresholds"]:
-        raise click.UsageError(
-            "--labels and --thresholds exclude each other: labels measure what the scores can only estimate"
-        )
+        raise click.UsageError("--labels and --thresholds exclude each other: labels measure, scores estimate")
     mode = "labels" if options["labels"] is not None else "thresholds" if options["thresholds"] else "draw"
     for name in ("n", "out", "seed", "page", "no_browser"):
         if mode != "draw" and ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
@@ -179,9 +177,7 @@ def review(
     folder, pairs, y = opened.path / "review", opened.load_input(), opened.scores().correspondence
     chosen = _plan(opened, folder) if plan is None else RepairPlan.load(plan)
     if "data" not in chosen.settings:
-        raise ConfigError(
-            f"{plan} does not name its data; `cleanpairs rematch {quote(str(opened.path))}` makes one that does"
-        )
+        raise ConfigError(f"{plan} names no data; `cleanpairs rematch {quote(str(opened.path))}` makes one that does")
     explainer = None if only_write else opened.estimator().explainer(pairs, threshold=chosen.threshold)
     log, first = opened.decision_log(len(pairs)), opened.result.get("standing_out", ())
     session = Session(pairs, chosen, y, log, explainer=explainer, calibration=opened.calibration(), first=first)

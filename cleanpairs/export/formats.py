@@ -66,9 +66,7 @@ def choose_format(out: str | Path, name: str | None = None) -> tuple[str, Path]:
     by_suffix = suffixes.get(out.suffix)
     if name is None and by_suffix is None:
         names = ", ".join(FORMATS)
-        raise ConfigError(
-            f"{out} does not say what it is to be: name it *.parquet, or give its format, --format ({names})"
-        )
+        raise ConfigError(f"{out} does not say what it is to be: name it *.parquet, or give --format ({names})")
     chosen = FORMATS[name or str(by_suffix)].name
     if by_suffix is not None and by_suffix != chosen:
         raise ConfigError(f"{out} is named as {by_suffix}, but the format is {chosen}: change one of them")
@@ -80,7 +78,5 @@ def choose_format(out: str | Path, name: str | None = None) -> tuple[str, Path]:
             )
         out = out.parent
     if out.name in ("", ".."):
-        raise ConfigError(
-            f"{out} is the directory that you are in, or above it: name one that can be written as a whole"
-        )
+        raise ConfigError(f"{out} is the directory that you are in, or above it: name one that may be written whole")
     return chosen, out

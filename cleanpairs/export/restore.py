@@ -104,9 +104,7 @@ def _restored(export: Exported, note: LedgerNote) -> Iterator[tuple[pa.Table, np
         rows, at, place = np.unique(lines["row"], return_index=True, return_inverse=True)
         last = first + len(rows)
         if not np.array_equal(rows, np.arange(first, last)) or last > note.rows:
-            raise DataError(
-                f"{export.ledger.path} is damaged: it speaks of row {rows[-1]} of an input of {note.rows} rows"
-            )
+            raise DataError(f"{export.ledger.path} is damaged: it names row {rows[-1]} of an input of {note.rows} rows")
         changed = np.zeros(len(rows), bool)
         changed[place[np.array(pc.not_equal(lines["action"], "keep"), bool)]] = True
         out_row = np.full(len(rows), -1)

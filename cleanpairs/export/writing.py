@@ -43,9 +43,7 @@ from cleanpairs.repair.plan import RepairPlan, counted
 def refuse_changed_input(source: Source) -> None:
     """Raise :class:`DataError` if the input is not as it was read."""
     if fingerprint_of(source) != source.fingerprint:
-        raise DataError(
-            f"the input {', '.join(source.files)} has changed since it was read: read it, score it and plan again"
-        )
+        raise DataError(f"the input {', '.join(source.files)} has changed since it was read: score it and plan again")
     if source.original is not None:
         refuse_changed_input(source.original)
 
