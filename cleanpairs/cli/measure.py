@@ -70,13 +70,16 @@ def evaluate(paths: tuple[str, ...], truth: str | None, threshold: float | None,
         limit = found if threshold is None else threshold
         figures.update(detection(y, mask, limit).to_dict())
     figures = {k: None if v is None else round(v, 6) for k, v in plain(figures).items()}
+
+    def cell(name: str, digits: int = 1) -> str:
+        return f"{'-' if figures[name] is None else f'{figures[name]:.{digits}f}':>8}"
+
     lines = [f"{'':<16}{'R@1':>8}{'R@5':>8}{'R@10':>8}"]
     for name, prefix in (("image to text", "i2t"), ("text to image", "t2i")):
-        lines.append(f"{name:<16}" + "".join(f"{figures[f'{prefix}_r{k}']:>8.1f}" for k in (1, 5, 10)))
-    lines.append(f"{'rSum':<16}{figures['rsum']:>8.1f}")
+        lines.append(f"{name:<16}" + "".join(cell(f"{prefix}_r{k}") for k in (1, 5, 10)))
+    lines.append(f"{'rSum':<16}{cell('rsum')}")
     if mask is not None:
-        detected = {name: figures[name] for name in ("auroc", "ap", "precision", "recall", "f1")}
-        lines += ["", *(f"{name:<16}{'-' if v is None else f'{v:.3f}':>8}" for name, v in detected.items())]
+        lines += ["", *(f"{name:<16}{cell(name, 3)}" for name in ("auroc", "ap", "precision", "recall", "f1"))]
     print_result(figures, "\n".join(lines))
 
 
