@@ -261,6 +261,7 @@ def test_a_fit_of_an_export_says_what_is_missing(tmp_path: Path) -> None:
         warnings.simplefilter("error")
         first = fit(data)
     rematch_run(first, tmp_path / "plan.parquet")
-    export_pairs(load_pairs(data), RepairPlan.load(tmp_path / "plan.parquet"), clean)
+    export_pairs(load_pairs(data), plan := RepairPlan.load(tmp_path / "plan.parquet"), clean)
+    assert plan.settings["about"]["method"] == "clip-score" and " % of the pairs " in plan.settings["about"]["noise"]
     with pytest.warns(UserWarning, match="the noise rate comes out too low"):
         fit(clean)
