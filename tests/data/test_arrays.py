@@ -176,6 +176,7 @@ def test_rows_of_another_shape_or_type_are_computed_again(tmp_path: Path) -> Non
 
 
 # -- What a disk has done to a file of the cache changes nothing, whatever the file is --------------------------------
+    assert_raises(OutputError, "CLEANPAIRS_CACHE", source_module.write_cached, below / "d", b"")
 
 
 FILES = 12
