@@ -264,7 +264,7 @@ class Run:
             aside = cls(chosen)._aside
             if aside.exists():
                 hint += f"; a fit that was to replace it was killed: the old run is {aside}, move it back"
-            raise DataError(f"{chosen} is no run directory: {hint}")
+            raise DataError(f"{chosen.absolute()} is no run directory: {hint}")
         return cls(chosen.resolve(), trusted=trusted)
 
     @property
