@@ -146,6 +146,7 @@ class _Lines(Progress):
         if row["status"] == "ok":
             columns = (("rSum", "rsum", 1), ("AUROC", "auroc", 3), ("F1", "f1", 3), ("repair", "repair_precision", 3))
             words = [f"{name} {row[key]:.{digits}f}" for name, key, digits in columns if row.get(key) is not None]
+            words += ["no pair is mismatched"] * (row["rate"] > 0 and row.get("mismatched") == 0)
             line = ", ".join([*words, "was there" if done_before else f"{row['seconds']:.0f} s"])
         if not self.silent:
             echo(f"[{at}/{total}] {row['method']:<10} noise {row['noise']} seed {row['seed']}: {line}", err=True)
