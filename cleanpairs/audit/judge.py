@@ -133,16 +133,16 @@ def second_opinions(
     y, given = np.asarray(scores, np.float64), dict(answers or {})
     rng, ranked = np.random.default_rng(seed), np.argsort(y, kind="stable")[: int(np.isfinite(y).sum())]
     ranked = ranked[[pairs.captions[i] is not None for i in ranked.tolist()]]
-    near = np.abs(np.arange(len(ranked)) - np.searchsorted(y[ranked], threshold)).argsort(kind="stable")
-    spread = np.linspace(0, len(ranked) - 1, count - count // 2).round().astype(int)
-    chosen = np.setdiff1d(ranked[np.unique([*near[: count // 2], *spread])], list(given))
+    free = ranked[~np.isin(ranked, list(given))]
+    near = np.abs(np.arange(len(free)) - np.searchsorted(y[free], threshold)).argsort(kind="stable")[: count // 2]
+    rest = np.delete(free, near)
+    spread = np.linspace(0, len(rest) - 1, min(count - len(near), len(rest))).round().astype(int)
+    chosen = np.sort(np.concatenate([free[near], rest[spread]])).tolist()
     controls = _control_pairs(pairs, ranked, given, max(count // 4, 20), rng)
-    images = np.array([*chosen.tolist(), *(i for i, *_ in controls)], np.int64)
-    texts = [*chosen.tolist(), *(j for _, j, _ in controls)]
+    images, texts = np.array([*((i, i) for i in chosen), *((i, j) for i, j, _ in controls)], np.int64).reshape(-1, 2).T
     value = _predicted(judge, pairs, images, [pairs.captions[j] or "" for j in texts])
-    n = len(chosen)
-    opinions = {i: float(v) for i, v in zip(chosen.tolist(), value[:n].tolist(), strict=True) if np.isfinite(v)}
-    return _measured(opinions, value[n:], np.array([matched for *_, matched in controls], bool))
+    opinions = {i: float(v) for i, v in zip(chosen, value.tolist(), strict=False) if np.isfinite(v)}
+    return _measured(opinions, value[len(chosen) :], np.array([matched for *_, matched in controls], bool))
 
 
 def _control_pairs(

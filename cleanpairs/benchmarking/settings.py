@@ -150,9 +150,7 @@ def load_splits(
     split = columns.pop("split", None)
     train = load_pairs(data, split=split, limit=limit, **columns)
     if train.true_mismatch is not None and train.true_mismatch.any():
-        raise DataError(
-            f"{data} holds mismatched pairs, by its column 'true_mismatch'; a benchmark starts from clean data"
-        )
+        raise DataError(f"{data} holds mismatched pairs, by its column 'true_mismatch'; a benchmark needs clean data")
     splits = [_split(role, given, Path(data), columns) for role, given in (("val", val), ("test", test))]
     seen = [split.seen_in(train, role) for role, (split, _) in zip(("val", "test"), splits, strict=True) if split]
     return Splits(train, splits[0][0], splits[1][0], tuple(note for note in [*(n for _, n in splits), *seen] if note))

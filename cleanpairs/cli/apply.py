@@ -118,10 +118,10 @@ def caption_writer(out: str, options: dict[str, Any], chosen: dict[str, Any]) ->
     """
     requests, answers, url = options["recaption_requests"], options["captions"], options["recaption_url"]
     if requests and url:
-        raise click.UsageError("--recaption-requests and --recaption-url exclude each other: give one of them")
+        raise click.UsageError("--recaption-requests and --recaption-url exclude each other: a server is asked at once")
     if not (requests or answers or url):
         if chosen:
-            raise click.UsageError(f"--set {next(iter(chosen))} needs --recaption-requests or --recaption-url")
+            raise click.UsageError(f"--set {min(chosen)} needs --recaption-requests, --captions or --recaption-url")
         yield options["recaption"]
         return
     from cleanpairs.data import staged_file

@@ -67,13 +67,16 @@ def evaluate(paths: tuple[str, ...], truth: str | None, threshold: float | None,
         limit = found if threshold is None else threshold
         figures.update(detection(y, mask, limit).to_dict())
     figures = {k: None if v is None else round(v, 6) for k, v in jsonable(figures).items()}
+
+    def cell(name: str, digits: int = 1) -> str:
+        return f"{'-' if figures[name] is None else f'{figures[name]:.{digits}f}':>8}"
+
     lines = [f"{'':<16}{'R@1':>8}{'R@5':>8}{'R@10':>8}"]
     for name, prefix in (("image to text", "i2t"), ("text to image", "t2i")):
-        lines.append(f"{name:<16}" + "".join(f"{figures[f'{prefix}_r{k}']:>8.1f}" for k in (1, 5, 10)))
-    lines.append(f"{'rSum':<16}{figures['rsum']:>8.1f}")
+        lines.append(f"{name:<16}" + "".join(cell(f"{prefix}_r{k}") for k in (1, 5, 10)))
+    lines.append(f"{'rSum':<16}{cell('rsum')}")
     if mask is not None:
-        detected = {name: figures[name] for name in ("auroc", "ap", "precision", "recall", "f1")}
-        lines += ["", *(f"{name:<16}{'-' if v is None else f'{v:.3f}':>8}" for name, v in detected.items())]
+        lines += ["", *(f"{name:<16}{cell(name, 3)}" for name in ("auroc", "ap", "precision", "recall", "f1"))]
     print_result(figures, "\n".join(lines))
 
 
@@ -140,6 +143,7 @@ class _Lines(Progress):
         if row["status"] == "ok":
             columns = (("rSum", "rsum", 1), ("AUROC", "auroc", 3), ("F1", "f1", 3), ("repair", "repair_precision", 3))
             words = [f"{name} {row[key]:.{digits}f}" for name, key, digits in columns if row.get(key) is not None]
+            words += ["no pair is mismatched"] * (row["rate"] > 0 and row.get("mismatched") == 0)
             line = ", ".join([*words, "was there" if done_before else f"{row['seconds']:.0f} s"])
         if not self.silent:
             echo(f"[{at}/{total}] {row['method']:<10} noise {row['noise']} seed {row['seed']}: {line}", err=True)

@@ -45,7 +45,7 @@ def export_plan(
 
     Memory does not grow with the rows, where the plan is Parquet that nobody has edited and the export streams.
 
-    - ``license``: for the dataset card, an identifier of the hub. ``about`` CardFacts: all that it tells
+    - ``license``: for the dataset card, an identifier of the hub
     - ``engine``: what does the work. By default this process
     - ``trusted``: follow whatever path or URL the plan names. See :func:`cleanpairs.data.open_recorded`
     - ``**written``: as of :func:`cleanpairs.export.export_pairs`
@@ -58,7 +58,9 @@ def export_plan(
     if "data" not in settings:
         raise DataError(f"{path} does not name its data: apply it in Python, by cleanpairs.export.export_pairs")
     source = open_recorded(settings["data"], settings.get("columns", {}), head.fingerprint, path, trusted=trusted)
-    export = Export(source, out, ExportSettings(**written, about=CardFacts(license=license)))
+    about = settings.get("about") or {}
+    facts = CardFacts(license=license, method=about.get("method"), noise=about.get("noise"))
+    export = Export(source, out, ExportSettings(**written, about=facts))
     decisions = _decisions(export, plan) if plan is not None else export.decisions(head, load_source(source))
     return export.run(lambda _: decisions, engine)
 

@@ -361,7 +361,7 @@ def _result(estimator: PairScorer, keys: Any, issues: pa.Table, kinds: Sequence[
         "noise_rate_bound": jsonable(float(estimator.noise_rate_bound_)),
         "counts_similar": estimator._counts_similar,
         "better_than_random": jsonable(float(estimator.better_than_random_)),
-        "val_rsum": estimator.best_val_rsum_,
+        "val_rsum": jsonable(estimator.best_val_rsum_),
         "epochs": len(estimator.history_),
         "histogram": np.histogram(scores, bins=10, range=(0.0, 1.0))[0].tolist(),
         "captions": estimator._captions,

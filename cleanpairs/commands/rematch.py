@@ -20,6 +20,7 @@ import pyarrow as pa
 from cleanpairs.commands.run import Run, Scores
 from cleanpairs.commands.score import roles_of, threshold_of_rows
 from cleanpairs.core import ConfigError, RefusedError, check_number, current_progress
+from cleanpairs.core.plain import rate_in_words
 from cleanpairs.data import Pairs, Source, load_source, open_source, staged_file
 from cleanpairs.data.duplicates import VectorSigns
 from cleanpairs.data.readers import iter_tables, load_some, reader_of
@@ -123,7 +124,7 @@ class Planning:
     """Plans the repairs of the ``source`` that a run was fitted on, or of other data.
 
     ``engine``: what searches. ``parts``: the folder for the files of several workers.
-    ``read``: other data, and how it is read, as a plan notes them.
+    ``read``: other data, and how it is read, as a plan notes them. A plan has what a card tells of the run, too.
     """
 
     batch_rows = 4096
@@ -135,7 +136,9 @@ class Planning:
         scores, fitted = run.fitted_scores(), run.fingerprint == source.fingerprint
         self.model: PairScorer = run.estimator(scores, fitted=not fitted)
         self.source, self.settings, self.parts = source, settings, parts
-        self.read = read or {"data": run.info["input"]["data"], "columns": run.info["input"]["options"]}
+        read = read or {"data": run.info["input"]["data"], "columns": run.info["input"]["options"]}
+        about = {"method": run.info.get("method"), "noise": rate_in_words(run.result) if fitted else None}
+        self.read = {**read, "about": about}
         self.engine = engine or make_engine("local")
         self.why: pa.ChunkedArray | None = scores.why if fitted else None  # (N,): what the run says against pairs
 

@@ -262,7 +262,7 @@ class Run:
             aside = cls(chosen)._replaced
             if aside.exists():
                 hint += f"; a fit that was to replace it was killed: the old run is {aside}, move it back"
-            raise DataError(f"{chosen} is no run directory: {hint}")
+            raise DataError(f"{chosen.absolute()} is no run directory: {hint}")
         return cls(chosen.resolve(), trusted=trusted)
 
     @property

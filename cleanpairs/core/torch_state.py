@@ -13,21 +13,19 @@ _defaults: list[torch.dtype] = []  # the default type as it was, once for each w
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed torch's generator within the block, for one thread of ours at a time. Then restore its state.
+    """Seed torch's generators within the block, for one thread of ours at a time. Then restore their states.
 
     Notes
     -----
-    A process has one such generator. Other threads of the caller can still draw from it meanwhile.
+    A process has one for each device. Other threads of the caller can still draw from them meanwhile.
     """
     with _lock, _float32():
-        before = torch.get_rng_state()
-        try:
+        gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else range(0)
+        with torch.random.fork_rng(gpus, device_type="cuda"):
             torch.default_generator.manual_seed(seed)  # torch.manual_seed formats a stack on a machine without a GPU
-            if torch.cuda.is_initialized():
+            if gpus:
                 torch.cuda.manual_seed_all(seed)
             yield
-        finally:
-            torch.set_rng_state(before)
 
 
 @contextmanager

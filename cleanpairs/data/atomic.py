@@ -202,6 +202,10 @@ def staged_set() -> Iterator[StagedSet]:
         outputs = StagedSet(stack)
         try:
             yield outputs
+        except OutputError as error:  # of a staged file, whose name nobody has given
+            for output in outputs._outputs:
+                error.args = (str(error).replace(str(output.staged), str(output.target)),)
+            raise
         except CleanpairsError:
             raise
         except OSError as error:

@@ -150,6 +150,8 @@ def find_columns(schema: pa.Schema, given: Mapping[str, Any], data: str) -> dict
             raise DataError(f"{data} has lists of captions, or of their vectors; captions with vectors need a row each")
         warnings.warn(f"column {vectors!r} is not read: vectors of captions need one caption a row", stacklevel=1)
         del roles["text_features"]
+    elif vectors is None and (unfit := _unfit(schema, "text_features")):
+        warnings.warn(f"vectors of captions are not read{unfit}", stacklevel=1)
     if given.get("image_column") is not None and "image" in roles:
         roles.pop("features", None)  # the user names the images, so their vectors are not used
     if "text" not in roles and not {"features", "text_features"} <= roles.keys():

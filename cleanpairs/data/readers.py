@@ -331,7 +331,8 @@ def _as_parquet(data: Any, split: str | None, text: str | None) -> Path:
             "pairs are read from a path, a Dataset, a DataFrame, a pyarrow Table, a dict of columns, a list of dicts "
             f"or Pairs, not from {type(data).__name__}{': give what its collect() returns' * hasattr(data, 'collect')}"
         )
-    path = cached_tables([data] if dataset is None else dataset_tables(dataset))
+    with reading("the rows", "kept as Parquet", pa.ArrowNotImplementedError):
+        path = cached_tables([data] if dataset is None else dataset_tables(dataset))
     if path is None:
         raise DataError("the dataset holds no row")
     return path

@@ -101,10 +101,10 @@ def cache_dir() -> Path:
     return Path(_temporary_folder().name)
 
 
-def cache_folder(name: str) -> Path:
-    """A folder of :func:`cache_dir`, which is made. Raises OutputError: it cannot be."""
+def cache_folder(name: str | Path) -> Path:
+    """A folder of :func:`cache_dir`, which is made. An absolute path is itself. Raises OutputError: it cannot be."""
     folder = cache_dir() / name
-    with writing(f"the cache directory {folder}"):
+    with writing(f"the cache directory {folder} (CLEANPAIRS_CACHE names another)"):
         folder.mkdir(parents=True, exist_ok=True)
     return folder
 
@@ -119,7 +119,7 @@ def _temporary_folder() -> tempfile.TemporaryDirectory[str]:
 
 def write_cached(path: Path, payload: bytes) -> None:
     """Keep a small file in the cache, with its SHA-256 behind it. Raises OutputError: it cannot be written."""
-    with staged_file(path, overwrite=True) as staged:
+    with staged_file(cache_folder(path.parent.absolute()) / path.name, overwrite=True) as staged:
         staged.write_bytes(payload + hashlib.sha256(payload).digest())
 
 

@@ -131,8 +131,9 @@ class Embedded:
         Recall
             R@1, R@5, R@10 and rSum.
         """
-        pairs = self.pairs
-        usable = self.usable
+        pairs, usable = self.pairs, self.usable
+        if len(pairs) and not self.images.vectors.any():  # scores of data that has no vectors
+            return Recall(*[float("nan")] * 6)
         _, first, owner = np.unique(pairs.pair_image_group[usable], return_index=True, return_inverse=True)
         order = np.argsort(first)  # as they come: groups are hashes
         images, captions = pairs.image_index[usable][first[order]], np.flatnonzero(usable)

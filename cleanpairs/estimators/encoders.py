@@ -197,12 +197,13 @@ class Encoders:
         if isinstance(self.text, str):
             instead = " (--set text_encoder=words: learned words)" if any(captions) else ""
             return self, f"vectors of the data, both sides{instead}"
-        prefix = "learned words and " if takes_sentences(settings.backbone) else ""
+        if not takes_sentences(settings.backbone):
+            return self, f"vectors of {self.text.name}, in place of the backbone {settings.backbone}"
         if settings.text_encoder != AUTO:
-            return self, f"{prefix}vectors of {self.text.name}"
+            return self, f"learned words and vectors of {self.text.name}"
         suits, why = knows(self.text, captions)
         if suits:
-            return self, f"{prefix}vectors of {self.text.name} ({why})"
+            return self, f"learned words and vectors of {self.text.name} ({why})"
         limits = f"the limits are {MOST_PIECES:g} and {percent(MOST_UNKNOWN, 0)}"
         return replace(self, text=None), f"learned words ({why}, so it is not used: {limits})"
 

@@ -414,9 +414,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         """Return the usable pairs (n,) int64. DataError, RefusedError: they are too few, or all alike."""
         n, usable = len(pairs), np.array([i for i in range(len(pairs)) if i not in self.quarantined_], dtype=np.int64)
         if n == 0:
-            raise DataError(
-                f"{', '.join(pairs.source.paths[:1]) or 'the input'} holds no pair: there is nothing to learn from"
-            )
+            raise DataError(f"{', '.join(pairs.source.paths[:1]) or 'the input'} holds no pair to learn from")
         most = limit("bad_share") if self.max_bad_share is None else self.max_bad_share
         assert most is not None
         foreseen = (PREFIX, NO_DOWNLOAD, NO_CAPTION_FILE)

@@ -263,6 +263,8 @@ class Export:
             if self.name != "webdataset":
                 raise ConfigError(f"--shard-size is of the tars of webdataset, and the format is {self.name}")
             self.output = partial(self.format, shard_rows=settings.shard_size)
+        if settings.all_captions and self.format.selection:
+            raise ConfigError("--captions all (all_captions) adds a column, and a list of uids has none: leave it out")
         self.one_row_a_pair = settings.explode or not source.explicit_lists
         self.croissant = settings.card is not None and Path(settings.card).suffix == ".json"
         if self.format.directory and settings.card is not None and not self.croissant:

@@ -42,7 +42,7 @@ def compute_rows(
 
     ``chunks(first)`` computes from row ``first`` on, in order. The name of ``folder`` must say all that determines the
     rows. Progress is told of ``what`` they are. Where rows failed under other ``limits``, these and all behind the
-    first are computed again.
+    first are computed again. So are, once, those of which the system killed the process, as where memory ran out.
     Raises OutputError: the folder cannot be written: full disk, permissions.
     """
     if folder is None or n == 0:
@@ -85,12 +85,15 @@ def compute_rows(
 
 @dataclass
 class _State:
-    """The number of whole rows, which of them failed and why, and (rows, CRC-32 up to there) at several places."""
+    """The number of whole rows, which of them failed and why, and (rows, CRC-32 up to there) at several places. Whether
+    those that a kill of the system had lost were computed again.
+    """
 
     done: int
     failures: dict[int, str]
     checksums: list[tuple[int, int]]
     limits: str
+    again: bool = False
     sync_seconds = 5.0
 
 
@@ -109,7 +112,10 @@ def _intact(folder: Path, head: bytes, size: int, limits: str) -> _State:
     if note.pop("format", None) != FORMAT:
         return state
     failures = {int(row): why for row, why in note["failures"].items()}
-    whole = min(failures, default=None) if note.get("limits", "") != limits else None
+    other = note.get("limits", "") != limits
+    killed = [] if note.get("again") else [row for row, why in failures.items() if "SIGKILL" in why]
+    whole = min(failures if other else killed, default=None)
+    state.again = not other and bool(note.get("again") or killed)
     with suppress(OSError), open_regular(folder / "rows.npy") as file:
         checksum = 0
         if file.read(len(head)) != head:

@@ -101,9 +101,7 @@ class Captions:
 def refuse_without_captions(pairs: Pairs) -> None:
     """Raise DataError where there are no captions to be read."""
     if not pairs.has_captions and len(pairs.reasons) < len(pairs):
-        raise DataError(
-            "the data has no captions, which the model reads: name their column, or fit on vectors of both sides"
-        )
+        raise DataError("the data has no captions for the model: name their column, or fit on vectors of both sides")
 
 
 def precomputed_text_vectors(pairs: Pairs) -> np.ndarray:

@@ -227,9 +227,7 @@ class RepairPlan:
         pairs = load_pairs(dataset)
         table = self.check_for(pairs).table
         if pairs.source.explicit_lists:
-            raise ConfigError(
-                "a plan is applied to a Dataset of one caption a row; export_pairs(explode=True) makes that"
-            )
+            raise ConfigError("a plan takes a Dataset of one caption a row; export_pairs(explode=True) makes that")
         text_from, image_from = part_sources(table)
         left, truth = np.flatnonzero(acted(table, WRITTEN)), truth_of(pairs, table)
         written, repaired = acted(table, ["recaption"]), acted(table, REPAIRED)[left]

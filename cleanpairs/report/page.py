@@ -266,8 +266,9 @@ def _method(info: Mapping[str, Any], settings: Mapping[str, Any], result: Mappin
     if backbone in BACKBONES and result.get("epochs") == 0:  # vectors that are the model
         return f"{text}. Nothing was trained."
     vectors = str(result.get("captions")).partition(",")[0]
-    if both := settings.get("encoder") is not None or vectors == "vectors of the data":
-        text += f". Both sides are {vectors}"
+    both = settings.get("encoder") is not None or vectors == "vectors of the data"
+    if vectors.startswith("vectors of"):  # else the backbone learns words
+        text += f". {'Both sides' if both else 'Captions'} are {vectors}"
     elif backbone in BACKBONES:
         text += f". Backbone {backbone}: {BACKBONES[backbone].summary}"
     if settings.get("image_encoder") not in (None, "auto") and not both:

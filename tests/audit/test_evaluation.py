@@ -306,9 +306,7 @@ def test_what_a_spreadsheet_does(tmp_path: Path, pairs: Pairs) -> None:
     assert np.isclose(got.weight.sum(), N)  # the others of a stratum stand for those that went
 
 
-def test_an_update_has_the_labels_and_leaves_the_sample_and_what_a_person_has_added(
-    tmp_path: Path, pairs: Pairs
-) -> None:
+def test_an_update_has_the_labels_and_leaves_sample_and_what_a_person_has_added(tmp_path: Path, pairs: Pairs) -> None:
     path = write_labels(tmp_path / "audit", DRAWN, pairs)
     before = csv_rows(path)
     update_labels(path, replace(DRAWN, matched=np.where(np.arange(N) < 2, [1.0, 0.0] * (N // 2), np.nan)), pairs)

@@ -58,7 +58,7 @@ def test_opinions_count_by_their_errors(
     answers = answered(scores, matched, known) if known else {}
     threshold = float(np.sort(scores)[WRONG])
     found = second_opinions(pairs, scores, Looker(*wrong), threshold=threshold, answers=answers, count=300)
-    assert 150 <= len(found.values) <= 300 and not found.values.keys() & answers.keys() and 1.5 < found.cut < 3
+    assert len(found.values) == 300 and not found.values.keys() & answers.keys() and 1.5 < found.cut < 3
     measured = np.array([found.wrong_matched, found.wrong_mismatched])
     expected = np.array(wrong) + (0 if known else [0.06, 0])  # some of the highest scores are of mismatched pairs
     counted = np.array([found.known_matched, found.known_mismatched])

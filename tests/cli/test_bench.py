@@ -28,16 +28,17 @@ def data(tmp_path: Path) -> Path:
 
 
 def test_bench_prints_the_table_and_goes_on(command: Command, data: Path) -> None:
-    argv = ("bench", data, "--methods", "crcl,infonce", "--noise", "0.2,0.4", "--seeds", 1, *SMALL, *CRCL)
+    argv = ("bench", data, "--methods", "crcl,infonce", "--noise", "0.01,0.2,0.4", "--seeds", 1, *SMALL, *CRCL)
     code, out, err = command(*argv)
     assert code == 0, err
-    wanted = [[rate, method, "1"] for rate in ("0.2", "0.4") for method in ("crcl", "infonce")]
-    assert [line.split()[:3] for line in out.splitlines()[1:6] if line] == wanted
-    assert "x_test.parquet, found next to the data" in err and "[4/4] infonce" in err
+    wanted = [[rate, method, "1"] for rate in ("0.01", "0.2", "0.4") for method in ("crcl", "infonce")]
+    assert [line.split()[:3] for line in out.splitlines()[1:8] if line] == wanted
+    assert "x_test.parquet, found next to the data" in err and "[6/6] infonce" in err
+    assert "noise 0.01 seed 0: rSum" in err and err.count("no pair is mismatched") == 2  # of 32 pairs
     folder = Path("runs/bench-x_train")
     log = (folder / "bench.jsonl").read_text()
     code, again, err = command(*argv)
-    assert code == 0 and again == out and err.count("was there") == 4
+    assert code == 0 and again == out and err.count("was there") == 6
     assert (folder / "bench.jsonl").read_text() == log
 
 

@@ -119,7 +119,7 @@ def export(command: Command) -> Command:
     """In a directory with in.parquet of five pairs, and plan.parquet that keeps three."""
     table = {"uid": [f"{i:032x}" for i in range(5)], "image": [picture(i) for i in range(5)]}
     pairs = load_pairs(write_table(Path("in.parquet"), {**table, "caption": [f"text {i}" for i in range(5)]}))
-    settings = {"data": str(Path("in.parquet").absolute()), "columns": {}}
+    settings = {"data": str(Path("in.parquet").absolute()), "columns": {}, "about": {"method": "crcl", "noise": "Few."}}
     plan_of(pairs, ["keep", "drop", "keep", "drop", "keep"], settings=settings).save("plan.parquet")
     return partial(command, "export", "--plan", "plan.parquet")
 
@@ -145,7 +145,8 @@ def test_every_format(export: Command) -> None:
     assert pq.read_table("out{1}.parquet")["caption"].to_pylist() == ["text 0", "text 2", "text 4"]
     assert len(datasets.load_from_disk("d{s}")) == 3
     assert sorted(p for p in os.listdir("shards") if p.endswith(".tar")) == ["00000.tar", "00001.tar"]
-    assert len(np.load("kept.npy")) == 3 and "license: cc0-1.0" in Path("kept.md").read_text()
+    assert len(np.load("kept.npy")) == 3
+    assert all(words in Path("kept.md").read_text() for words in ("license: cc0-1.0", "- method: crcl", "- Few."))
     for name in ("out{1}.parquet", "d{s}", "shards", "kept.npy"):
         assert Path(f"{name}.ledger.parquet").exists() and Path(f"{name}.manifest.json").exists()
 

@@ -112,12 +112,10 @@ def test_streamed_plan_is_the_plan_of_memory(run: Run, tmp_path: Path, settings:
     assert {p.name for p in tmp_path.iterdir()} - {"cache"} == {"data.parquet", "expected.parquet", "plan.parquet"}
 
 
-@pytest.mark.parametrize(
-    ("n", "wrong", "threshold"), [(0, 1.0, 0.9), (1, 1.0, 0.9), (2, 1.0, 0.9), (90, 0.5, 0), (90, 0.5, 1)]
-)
-def test_few_rows_and_all_or_none_to_repair(run: Run, tmp_path: Path, n: int, wrong: float, threshold: float) -> None:
+@pytest.mark.parametrize(("n", "wrong", "cut"), [(0, 1, 0.9), (1, 1, 0.9), (2, 1, 0.9), (90, 0.5, 0), (90, 0.5, 1)])
+def test_few_rows_and_all_or_none_to_repair(run: Run, tmp_path: Path, n: int, wrong: float, cut: float) -> None:
     data = write(tmp_path / "data.parquet", n, wrong)
-    found, plan, expected = both(run, data, tmp_path, threshold=threshold, repairs="plausible")
+    found, plan, expected = both(run, data, tmp_path, threshold=cut, repairs="plausible")
     assert found.pairs == n
     same(plan.table, expected.table)
 
@@ -263,6 +261,7 @@ def test_a_fit_of_an_export_says_what_is_missing(tmp_path: Path) -> None:
         warnings.simplefilter("error")
         first = fit(data)
     rematch_run(first, tmp_path / "plan.parquet")
-    export_pairs(load_pairs(data), RepairPlan.load(tmp_path / "plan.parquet"), clean)
+    export_pairs(load_pairs(data), plan := RepairPlan.load(tmp_path / "plan.parquet"), clean)
+    assert plan.settings["about"]["method"] == "clip-score" and " % of the pairs " in plan.settings["about"]["noise"]
     with pytest.warns(UserWarning, match="the noise rate comes out too low"):
         fit(clean)

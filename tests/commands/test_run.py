@@ -174,8 +174,9 @@ def test_open_says_what_is_missing(tmp_path: Path) -> None:
     assert_raises(DataError, r"runs/latest.*cleanpairs fit", Run.open, None)
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_text("")
-    for name, says in (("x", "there is nothing of that name"), ("folder", "holds no run.json"), ("file", "is a file")):
-        assert_raises(DataError, f"{name} is no run directory: .*{says}$", Run.open, name)
+    says = {"x": "nothing of that name", "folder": "no run.json", ".": "no run.json", "file": "is a file"}
+    for name, words in says.items():
+        assert_raises(DataError, f"^{tmp_path / name} is no run directory: .*{words}$", Run.open, name)
     Run.create(tmp_path / "runs" / "a").write_info({"status": "running"})
     assert_raises(DataError, "of that name; runs here: runs/a, runs/latest", Run.open, "x")
     opened = Run.open(None)

@@ -6,7 +6,7 @@ import io
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -92,15 +92,17 @@ N, SHAPE = 23, (2, 3)
 
 
 @pytest.fixture(autouse=True)
-def synced_always(monkeypatch: pytest.MonkeyPatch) -> None:
+def noted_always(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows_module._State, "sync_seconds", -1.0)
+    monkeypatch.setattr(source_module, "LARGE", 1)  # what is known of a large file is kept, too
+    monkeypatch.setattr(source_module, "SETTLED", -10.0)  # what was made just now may be remembered
 
 
 def values(first: int, last: int) -> np.ndarray:
     return np.arange(first * 6, last * 6, dtype=np.float32).reshape(-1, *SHAPE) / 7
 
 
-def source(asked: list[int], width: int = 5, die_at: int | None = None) -> Callable[[int], Iterator[Chunk]]:
+def source(asked: list[int], width: int = 5, die_at: int | None = None, why: str = "it is broken") -> Any:
     """Chunks of ``width`` rows; row 6 fails."""
 
     def chunks(first: int) -> Iterator[Chunk]:
@@ -109,20 +111,22 @@ def source(asked: list[int], width: int = 5, die_at: int | None = None) -> Calla
                 raise KeyboardInterrupt
             asked.append(start)
             end = min(start + width, N)
-            yield start, values(start, end), {6: "it is broken"} if start <= 6 < end else {}
+            yield start, values(start, end), {6: why} if start <= 6 < end else {}
 
     return chunks
 
 
-def test_cached_equals_fresh_and_is_computed_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("why", "once_more"), [("it is broken", []), ("it ended (SIGKILL), twice", [5, 10, 15, 20])])
+def test_cached_equals_fresh_and_is_computed_once(tmp_path: Path, why: str, once_more: list[int]) -> None:
+    """Where the system may have had too little memory, once more."""
     asked: list[int] = []
-    fresh = compute_rows(N, SHAPE, np.float32, source([]))
-    first, again = (compute_rows(N, SHAPE, np.float32, source(asked), folder=tmp_path / "c") for _ in range(2))
-    assert asked == [0, 5, 10, 15, 20]
-    for rows in (first, again):
+    fresh = compute_rows(N, SHAPE, np.float32, source([], why=why))
+    found = [compute_rows(N, SHAPE, np.float32, source(asked, why=why), folder=tmp_path / "c") for _ in range(3)]
+    assert asked == [0, 5, 10, 15, 20, *once_more]
+    for rows in found:
         assert isinstance(rows[0], np.memmap) and not rows[0].flags.writeable
         np.testing.assert_array_equal(rows[0], fresh[0])
-        assert rows[1] == fresh[1] == {6: "it is broken"}
+        assert rows[1] == fresh[1] == {6: why}
 
 
 @pytest.mark.parametrize(("die_at", "width"), [(5, 5), (15, 4), (20, 7)])
@@ -172,6 +176,7 @@ def test_rows_of_another_shape_or_type_are_computed_again(tmp_path: Path) -> Non
     (tmp_path / "file").touch()
     below = tmp_path / "file" / "c"
     assert_raises(OutputError, "CLEANPAIRS_CACHE", compute_rows, N, SHAPE, np.float32, source([]), folder=below)
+    assert_raises(OutputError, "CLEANPAIRS_CACHE", source_module.write_cached, below / "d", b"")
     assert len({digest("ab", "c"), digest("a", "bc"), digest("abc"), digest(), digest("")}) == 5  # parts are told apart
 
 
@@ -205,11 +210,8 @@ def vectors_and_captions(folder: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("harm", HARMS)
 @pytest.mark.parametrize("made", [folder_of_images, table_and_vectors, vectors_and_captions])
-def test_a_damaged_file_of_the_cache_changes_nothing(made: Any, harm: str, tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_damaged_file_of_the_cache_changes_nothing(made: Any, harm: str, tmp_path: Path) -> None:
     cache, whole = tmp_path / "cache", tmp_path / "whole"
-    monkeypatch.setenv("CLEANPAIRS_CACHE", str(cache))
-    monkeypatch.setattr(source_module, "LARGE", 1)  # what is known of a large file is kept, too
-    monkeypatch.setattr(source_module, "SETTLED", -10.0)
     given = made(tmp_path / "in")
 
     def read() -> tuple[list[str], str, list[int]]:
@@ -248,9 +250,7 @@ def test_a_change_is_seen(change: str, put_back: bool, file: Path, tmp_path: Pat
 
 
 @pytest.fixture
-def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(source_module, "LARGE", 1)
-    monkeypatch.setattr(source_module, "SETTLED", -10.0)  # what was made just now may be remembered
+def file(tmp_path: Path) -> Path:
     path = tmp_path / "rows"
     path.write_bytes(b"abc" * 1000)
     return path

@@ -104,6 +104,8 @@ def test_an_error_names_its_file(tmp_path: Path, number: int, monkeypatch: pytes
 
     with pytest.raises(OutputError, match=r"out\.bin cannot be written"), staged_file(tmp_path / "out.bin"):
         fail()
+    with pytest.raises(OutputError, match=f"^{tmp_path}/a is full"), staged_file(tmp_path / "a") as staged:
+        raise OutputError(f"{staged} is full")
     with pytest.raises(OutputError) as caught, staged_file(tmp_path / "out"):
         (tmp_path / "elsewhere" / "temporary").write_text("x")
     assert "elsewhere/temporary: No such file" in str(caught.value) and str(tmp_path / "out") not in str(caught.value)

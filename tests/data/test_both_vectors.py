@@ -188,6 +188,8 @@ def test_arrays_that_do_not_go_together(tmp_path: Path) -> None:
         assert_not_loaded("a row each", lists, text_vectors="text_emb")
         with pytest.warns(UserWarning, match="'text_emb' is not read"):
             assert load_pairs(lists).text_vectors is None
+    with pytest.warns(UserWarning, match="vectors of captions are not read: 'text_emb' is list"):
+        load_pairs({"image_emb": [[0.5, 1.0]], "text_emb": [[1, 2]], "caption": ["a dog"]})
 
 
 # -- Embedding folders as clip-retrieval leaves them ------------------------------------------------------------------

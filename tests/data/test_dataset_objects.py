@@ -60,6 +60,7 @@ def test_every_kind_of_object_is_the_same_corpus() -> None:
     ([], {}, "holds no row"),
     (datasets.Dataset.from_dict({"image": [b"x"], "text": ["a"]}).with_transform(dict), {}, "has a transform"),
     ([{"image": b"x", "caption": "a"}], {"text_column": "nope"}, "the list has no column 'nope'"),
+    ([{"image": b"x", "caption": "a", "more": {}}], {}, "the rows cannot be kept as Parquet: .*'more'"),
     ({"url": ["http://x/y.png"], "caption": ["a"]}, {}, "the images of the dict are URLs"),
     ({"image": [b"x"], "caption": ["a"]}, {"score_columns": ["n"]}, r"score_columns .* must be text .* \['n'\]"),
 ])  # fmt: skip

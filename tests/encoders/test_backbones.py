@@ -70,9 +70,7 @@ def one_pair(model: Any, regions: Tensor, words: Tensor) -> Tensor:
 
 
 def caption_by_caption(model: Any, images: Local, texts: Local) -> Tensor:
-    regions, words = (
-        [part[: int(n)] for part, n in zip(state.parts, state.lengths, strict=True)] for state in (images, texts)
-    )
+    regions, words = ([x[: int(n)] for x, n in zip(of.parts, of.lengths, strict=True)] for of in (images, texts))
     return torch.stack([torch.stack([one_pair(model, r, w) for w in words]) for r in regions])
 
 

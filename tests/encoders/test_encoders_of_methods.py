@@ -207,6 +207,7 @@ def test_a_text_encoder_with_learned_words(backbone: str, sentence_model: Path, 
     how = {"image_size": 32, "dim": 16, "epochs": 8, "lr": 8e-3, "backbone": backbone, "text_encoder": sentence_model}
     model = tiny(CRCL, **how).fit(pairs)
     assert (type(model.model_).__name__ == "VectorTowers") == (backbone == "sgr")
+    assert ("in place of the backbone sgr" in (model._captions or "")) == (backbone == "sgr")
     assert model.evaluate(pairs).rsum > 150  # 56 images: 16 by chance for each direction of R@1, 5, 10
     reloaded(model, tmp_path, pairs)
     beside = (x := pq.read_table(colored)).append_column("image_features", vector_column(np.eye(len(x), dtype="f4")))

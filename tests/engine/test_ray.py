@@ -59,10 +59,8 @@ def deaths(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     def killing(self: RayEngine, work: Any, partitions: Any, folder: Path) -> Iterator[Any]:
         for i, finished in enumerate(run(self, work, partitions, folder)):
             if not i and len(partitions) > 1:
-                workers = (
-                    p for p in psutil.Process().children(recursive=True) if p.name().startswith("ray::MapWorker")
-                )
-                newest = max(workers, key=lambda process: process.create_time())
+                alive = (p for p in psutil.Process().children(recursive=True) if p.name().startswith("ray::MapWorker"))
+                newest = max(alive, key=lambda process: process.create_time())
                 newest.kill()
                 killed.append(newest.pid)
             yield finished

@@ -128,9 +128,7 @@ def test_what_nobody_can_mean_is_refused(frame: pd.DataFrame, fitted: InfoNCE, a
     assert_raises(CleanpairsError, said, ask, fitted, frame)
 
 
-def test_answers_leave_the_threshold_of_other_pairs_and_nobody_can_say_is_none(
-    frame: pd.DataFrame, tmp_path: Path
-) -> None:
+def test_answers_leave_the_threshold_of_others_and_nobody_can_say_is_none(frame: pd.DataFrame, tmp_path: Path) -> None:
     fitted, other = model(random_state=0).fit(frame), frame.iloc[::-1]
     before, raw, rate = fitted.rematch(other).threshold, fitted.threshold_, fitted.noise_rate_
     fitted.calibrate({0: True, 1: np.bool_(False), 2: 1, 3: 0.0})

@@ -20,9 +20,7 @@ def scored() -> tuple[np.ndarray, np.ndarray, Calibration]:
 
 
 @pytest.mark.parametrize("most", [0.05, 0.02])
-def test_the_kept_are_as_pure_as_asked_and_many(
-    scored: tuple[np.ndarray, np.ndarray, Calibration], most: float
-) -> None:
+def test_the_kept_are_pure_as_asked_and_many(scored: tuple[np.ndarray, np.ndarray, Calibration], most: float) -> None:
     y, wrong, calibration = scored
     cut = cut_at(y, calibration, "auto", max_wrong=most, keep=None)
     kept = y >= cut.threshold

@@ -69,9 +69,7 @@ def test_the_code_for_loading_runs(make_pairs: Any, make_plan: Any, tmp_path: Pa
     assert 'data_files="out-parquet.parquet"' in code
 
 
-def test_what_is_not_known_is_said_so_and_what_a_run_says_is_text(
-    make_pairs: Any, make_plan: Any, tmp_path: Path
-) -> None:
+def test_what_is_not_known_is_said_and_what_a_run_says_is_text(make_pairs: Any, make_plan: Any, tmp_path: Path) -> None:
     pairs, card = make_pairs(0), tmp_path / "card.md"
     export_pairs(pairs, make_plan(pairs), tmp_path / "out.parquet", card=card)
     assert DatasetCard(text := card.read_text()).data.license == "unknown" and "licence is unknown" in text

@@ -47,6 +47,7 @@ def test_outputs_and_settings_that_do_not_go_together(make_pairs: Any, make_plan
         ("ds", {"format": "datasets", "ledger": inside}, r"ledger would be .*written as a whole"),
         ("ds", {"format": "datasets", "card": tmp_path / "card.md"}, r"README\.md: leave --card out"),
         ("out.parquet", {"card": tmp_path / "out.parquet"}, "would both be"),
+        ("out.npy", {"all_captions": True}, "a list of uids has none"),
         ("out.parquet", {"about": CardFacts(license="mit")}, "give --card FILE, too"),
     ):
         assert_raises(ConfigError, words, export_pairs, pairs, make_plan(pairs), tmp_path / out, **told)

@@ -125,9 +125,7 @@ def test_of_an_earlier_upload_nothing_is_left(hub: Hub, make_pairs: Any, make_pl
         assert {path in theirs for path in files if fnmatch(path, made.loads or "README.md")} == {False}, name
 
 
-def test_what_has_no_card_and_what_was_edited_is_not_pushed(
-    hub: Hub, make_pairs: Any, make_plan: Any, tmp_path: Path
-) -> None:
+def test_what_has_no_card_or_is_edited_is_not_pushed(hub: Hub, make_pairs: Any, make_plan: Any, tmp_path: Path) -> None:
     pairs, uids = make_pairs(3), tmp_path / "kept.npy"
     export_pairs(pairs, make_plan(pairs), tmp_path / "shards", format="webdataset")
     with open(tmp_path / "shards" / "00000.tar", "ab") as tar:

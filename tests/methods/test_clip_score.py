@@ -216,6 +216,7 @@ def test_a_command_takes_several_scores_and_prints_the_weights(scored: Scored, t
     columns = "--set score_column=other,judge --column score=other --column score=judge".split()
     told = output_of("fit", scored[0], "--method", "clip-score", "--out", tmp_path / "run", *columns)
     assert "weighed by what they agree on: other 0.50, judge 0.50" in told
+    assert output_of("evaluate", tmp_path / "run").endswith("\nrSum                   -\n")
 
 
 def test_several_scores_that_cannot_be_weighed(scored: Scored) -> None:

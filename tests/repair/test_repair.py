@@ -120,12 +120,11 @@ def test_mismatched_pairs_get_their_own_partner_back(strategy: str, targets: str
     plan = corpus.plan(strategy=strategy, targets=targets)
     check_invariants(plan, corpus.pairs, corpus.correspondence)
     t, wrong = columns(plan), np.flatnonzero(corpus.wrong)
-    name, own = (
-        ("donor_pair_id", corpus.truth) if targets == "image" else ("caption", [f"text {i}" for i in range(300)])
-    )
+    image = targets == "image"
+    name, own = ("donor_pair_id", corpus.truth) if image else ("caption", [f"text {i}" for i in range(300)])
     assert np.mean([t[name][i] == own[i] for i in wrong]) > 0.97
     texts = plan.summary().rematched_text
-    assert texts == 0 if targets == "image" else texts >= 0.97 * len(wrong)
+    assert texts == 0 if image else texts >= 0.97 * len(wrong)
     assert {t["action"][i] for i in np.flatnonzero(~corpus.wrong)} == {"keep"}
 
 

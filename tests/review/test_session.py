@@ -137,9 +137,7 @@ def test_a_calibration_asks_until_there_are_enough_answers(case: Case, tmp_path:
         assert set(session.queue().tolist()) == set(asked)  # what is taken back is asked again
 
 
-def test_labels_of_a_spreadsheet_are_taken_in_and_of_the_page_and_it_the_later_one_holds(
-    case: Case, tmp_path: Path
-) -> None:
+def test_labels_of_a_spreadsheet_are_taken_and_of_the_page_and_it_the_later_holds(case: Case, tmp_path: Path) -> None:
     page = case.open(tmp_path / "page", blind=True)
     assert page.sample is not None
     first, second, third = page.queue().tolist()[:3]

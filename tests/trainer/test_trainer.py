@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from threading import current_thread
 from typing import Any
+from unittest.mock import Mock, call
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from cleanpairs import CRCL, InfoNCE
 from cleanpairs.core.errors import ConfigError, DataError, RefusedError, ResourceError
 from cleanpairs.core.interrupt import Interrupts
+from cleanpairs.core.torch_state import seeded
 from cleanpairs.data.arrays import write_tensors
 from cleanpairs.encoders.backbone import VSEInf
 from cleanpairs.encoders.base import Local
@@ -563,3 +565,12 @@ def test_half_precision_is_for_gpus(monkeypatch: Any, given: str, device: str | 
     """Products in bfloat16 take twice as long on most CPUs. No device: there is no GPU."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: device is not None)
     assert CRCL(precision=given, **{"device": device} if device else {})._resolved_precision() == wanted
+
+
+def test_seeding_gives_gpus_their_states_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = Mock(device_count=lambda: 2, get_rng_state="state of {}".format)
+    for name in ("is_initialized", "device_count", "get_rng_state", "set_rng_state", "manual_seed_all"):
+        monkeypatch.setattr(torch.cuda, name, getattr(cuda, name))
+    with seeded(3):
+        cuda.manual_seed_all.assert_called_once_with(3)
+    assert cuda.set_rng_state.call_args_list == [call("state of 0", 0), call("state of 1", 1)]
