@@ -107,3 +107,5 @@ def test_killed_while_several_write_nothing_that_was_answered_is_lost(tmp_path: 
     assert log.damaged <= 3
     log.decide([999], "keep")
     assert opened(path).decided()[999].action == "keep"
+    path.unlink()
+    assert_raises(OutputError, "file was deleted", log.decide, [998], "keep")
