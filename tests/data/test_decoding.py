@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import multiprocessing
 import os
 import struct
 import sys
@@ -129,6 +130,8 @@ def test_few_images_are_looked_at_under_the_same_limits(monkeypatch: pytest.Monk
     small, none = thumbnails(pairs.images, np.arange(2), 16)
     assert small is not None and Image.open(io.BytesIO(small)).size == (16, 12) and none is None
     assert thumbnail(data, 16) == small and thumbnail(b"no image", 16) is None
+    with multiprocessing.get_context("fork").Pool(1) as pool:  # a fork has no thread of its parent
+        assert pool.apply_async(thumbnail, (data, 16)).get(120) == small
     assert inspect_pairs(pairs)["decoded"]["width"] == [40, 40, 40]
     assert len(plot_pairs(pairs, np.array([0.5, 0.5]), threshold=0.5)) == 2
 
