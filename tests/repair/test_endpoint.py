@@ -78,7 +78,7 @@ BUSY = (429, {"Retry-After": "0"}, b"slow down")
 
 @pytest.mark.parametrize(("first", "requests", "problem"), [
     ([BUSY, BUSY], 8, ""),
-    ([(503, {}, b""), None], 8, ""),
+    ([(503, {"Content-Type": "text/html; charset=hex"}, b"<html>"), None], 8, ""),
     ([BUSY, None, BUSY], 8, "errors, such as the pair captioned 'purple': status 429: slow down"),
     ([(400, {}, b"too large")], 6, "errors, such as the pair captioned 'purple': status 400: too large"),
     ([(200, {}, b"<html>")], 6, "answers of another form, such as the pair captioned 'purple'"),
