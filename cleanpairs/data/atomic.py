@@ -37,7 +37,8 @@ def _renameat2(source: Path, target: Path, exchange: bool) -> None:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(target))
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Wait until a file, or what a folder lists, is on the disk."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -114,6 +115,8 @@ class _Output:
 
     def finish(self) -> None:
         """Set permissions and sync: all that takes time, or fails on a full disk, before anything is renamed."""
+        if not self.scratch.exists():
+            raise OutputError(f"{self.target.parent} was moved or removed meanwhile: nothing is written there")
         if not self.staged.exists():
             raise CleanpairsError(f"nothing was written for {self.target}")
         (probe := self.scratch / ".mode").mkdir()  # to read the umask by setting it would change it for other threads
@@ -124,8 +127,8 @@ class _Output:
         os.chmod(self.staged, mode)
         for inner in sorted(self.staged.rglob("*"), reverse=True):  # the contents of a folder before the folder
             os.chmod(inner, (0o777 if inner.is_dir() else 0o666) & allowed)
-            _sync(inner)
-        _sync(self.staged)
+            sync(inner)
+        sync(self.staged)
 
     def publish(self) -> None:
         self._written = os.lstat(self.staged)
@@ -187,7 +190,7 @@ class StagedSet:
                     output.publish()
             for output in self._outputs:
                 with writing(output.target):
-                    _sync(output.target.parent)
+                    sync(output.target.parent)
         except BaseException:
             for output in self._outputs:
                 output.withdraw()

@@ -115,6 +115,8 @@ def test_an_error_names_its_file(tmp_path: Path, number: int, monkeypatch: pytes
     assert names(tmp_path) == []
     (tmp_path / "file").write_text("x")
     assert_raises(OutputError, "file/out", staged_file(tmp_path / "file" / "out").__enter__)
+    with pytest.raises(OutputError, match="moved or removed"), staged_file(tmp_path / "gone" / "out"):
+        (tmp_path / "gone").rename(tmp_path / "there")
 
 
 @pytest.mark.parametrize(("name", "inside", "goes"), [
@@ -197,7 +199,7 @@ def test_a_kill_leaves_the_old_output_or_the_new_one(tmp_path: Path, stage: Call
         os.kill(os.getpid(), signal.SIGKILL)
 
     def killed(number: int) -> None:
-        for module, name in {"sync": [(atomic, "_sync")], "rename": [(atomic, "_renameat2"), (os, "replace")],
+        for module, name in {"sync": [(atomic, "sync")], "rename": [(atomic, "_renameat2"), (os, "replace")],
                              "remove": [(atomic.shutil, "rmtree")]}.get(where, []):  # fmt: skip
             setattr(module, name, kill)
         write("new")
@@ -249,7 +251,7 @@ def _missing(*_: Any) -> None:
 
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "disk"), KeyboardInterrupt()])
 @pytest.mark.parametrize("late", [False, True])  # it comes when the call has done its work, as a signal may
-@pytest.mark.parametrize("call", ["_renameat2", "_sync"])
+@pytest.mark.parametrize("call", ["_renameat2", "sync"])
 @pytest.mark.parametrize("old", ["old", "", None])  # None: no renameat2 either
 def test_a_fault_on_the_way_leaves_every_file_of_a_set_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str | None, error: BaseException, late: bool, call: str
@@ -258,7 +260,7 @@ def test_a_fault_on_the_way_leaves_every_file_of_a_set_as_it_was(
         _three(tmp_path, old)
     if old is None:
         monkeypatch.setattr(atomic, "_renameat2", _missing)
-        call = "_sync"
+        call = "sync"
     most = 3 if call == "_renameat2" else 7  # four files and folders, 3 parents
     real, left = getattr(atomic, call), 0
 
