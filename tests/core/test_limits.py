@@ -4,7 +4,6 @@ import resource
 import subprocess
 import sys
 import threading
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -129,8 +128,8 @@ def test_no_thread_is_started_where_memory_is_capped(monkeypatch: pytest.MonkeyP
 
 
 def test_two_threads_that_multiply_by_one_thread_leave_the_number_as_it_was() -> None:
-    with threadpool_limits(2, "blas"), ExitStack() as first:
-        first.enter_context(one_thread())
+    with threadpool_limits(2, "blas"):
+        (first := one_thread()).__enter__()
         with one_thread():
-            first.close()  # they do not end together
+            first.__exit__(None, None, None)
         assert {info["num_threads"] for info in threadpool_info() if info["user_api"] == "blas"} == {2}

@@ -123,8 +123,7 @@ def test_leaving_early_ends_the_processes() -> None:
 
 def test_few_images_are_looked_at_under_the_same_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thumbnail, a plot and a look at one image: none decodes in the process of the command."""
-    decoded = "cleanpairs.data.decoding.read_image"
-    monkeypatch.setattr(decoded, lambda *_, **__: pytest.fail("it was decoded here"))
+    monkeypatch.setattr("cleanpairs.data.decoding.read_image", lambda *_, **__: pytest.fail("it was decoded here"))
     data = picture(40, 30)
     pairs = Pairs.from_arrays(["one", "two"], images=[data, b"no image"])
     small, none = thumbnails(pairs.images, np.arange(2), 16)

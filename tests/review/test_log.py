@@ -16,9 +16,7 @@ import sys
 from cleanpairs.review.log import DecisionLog
 log = DecisionLog(sys.argv[1], "data", 1000)
 for i in range(100_000):
-    made = log.decide([i % 1000], "recaption", caption="a caption of some length " * 9)
-    sys.stdout.write(made.name + "\\n")
-    sys.stdout.flush()
+    print(log.decide([i % 1000], "recaption", caption="a caption of some length " * 9).name, flush=True)
 """
 
 
