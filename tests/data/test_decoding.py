@@ -228,10 +228,8 @@ def test_equal_vectors_are_one_group_and_others_are_not() -> None:
     array[29] = array[28]
     array[29, 4, 640] += 1
     groups = vector_groups(array)
-    same = groups[:, None] == groups
-    want = np.eye(40, dtype=bool)
-    want[np.arange(10), np.arange(30, 40)] = want[np.arange(30, 40), np.arange(10)] = True
-    np.testing.assert_array_equal(same, want)
+    first = np.arange(40) % 30  # of those that are equal
+    np.testing.assert_array_equal(groups[:, None] == groups, first[:, None] == first)
     np.testing.assert_array_equal(groups, vector_groups(array.astype(np.float32)))
     assert vector_groups(array[:0]).shape == (0,)
 
