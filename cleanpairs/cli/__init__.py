@@ -157,7 +157,7 @@ def main() -> None:
             signal.signal(number, _terminate)
     if getattr(sys.unraisablehook, "func", None) is not _resend_signal:
         sys.unraisablehook = partial(_resend_signal, sys.unraisablehook)
-    warnings.formatwarning = lambda message, *_, **__: f"Warning: {message}\n"
+    warnings.formatwarning = lambda message, *_, **__: f"Warning: {safe(str(message))}\n"
     with guard_std_streams() as written:
         if not sys.stderr.isatty():  # quiet when not a terminal: the bars of libraries too
             os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")

@@ -24,7 +24,7 @@ class CleanpairsError(Exception):
 
     def __str__(self) -> str:
         """The message, whose URLs are shown by :func:`without_secrets`."""
-        return re.sub(r"\w+://[^\s'\"]*[^\s'\",:;.)]", lambda url: without_secrets(url[0]), super().__str__())
+        return re.sub(r"\b\w+://[^\s'\"]*[^\s'\",:;.)]", lambda url: without_secrets(url[0]), super().__str__())
 
 
 class ConfigError(CleanpairsError, ValueError, exit_code=2, kind="config"):

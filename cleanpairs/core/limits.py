@@ -8,7 +8,7 @@ import resource
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,7 +106,9 @@ def one_thread() -> Iterator[None]:
     import scipy.linalg  # noqa: F401 - it brings an OpenBLAS
     from threadpoolctl import ThreadpoolController
 
-    with ThreadpoolController().limit(limits=1, user_api="blas"):
+    blas = ThreadpoolController().select(user_api="blas")
+    # Another thread may have set it to one, and will restore what was.
+    with nullcontext() if all(each["num_threads"] == 1 for each in blas.info()) else blas.limit(limits=1):
         yield
 
 

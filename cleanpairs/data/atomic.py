@@ -35,7 +35,8 @@ def _renameat2(source: Path, target: Path, exchange: bool) -> None:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(target))
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Wait until a file, or what a folder lists, is on the disk."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -112,18 +113,20 @@ class _Output:
 
     def finish(self) -> None:
         """Set permissions and sync: all that takes time, or fails on a full disk, before anything is renamed."""
+        if not self.scratch.exists():
+            raise OutputError(f"{self.target.parent} was moved or removed meanwhile: nothing is written there")
         if not self.staged.exists():
             raise CleanpairsError(f"nothing was written for {self.target}")
-        umask = os.umask(0)
-        os.umask(umask)
-        mode = (0o777 if self.directory else 0o666) & ~umask
+        (probe := self.scratch / ".mode").mkdir()  # to read the umask by setting it would change it for other threads
+        allowed = os.lstat(probe).st_mode
+        mode = (0o777 if self.directory else 0o666) & allowed
         with suppress(OSError):  # a new output has the permissions of the one that it replaces
             mode = os.lstat(self.target).st_mode & 0o777 | stat.S_IRUSR
         os.chmod(self.staged, mode)
         for inner in sorted(self.staged.rglob("*"), reverse=True):  # the contents of a folder before the folder
-            os.chmod(inner, (0o777 if inner.is_dir() else 0o666) & ~umask)
-            _sync(inner)
-        _sync(self.staged)
+            os.chmod(inner, (0o777 if inner.is_dir() else 0o666) & allowed)
+            sync(inner)
+        sync(self.staged)
 
     def publish(self) -> None:
         self._written = os.lstat(self.staged)
@@ -183,7 +186,7 @@ class StagedSet:
                     output.publish()
             for output in self._outputs:
                 with writing(output.target):
-                    _sync(output.target.parent)
+                    sync(output.target.parent)
         except BaseException:
             for output in self._outputs:
                 output.withdraw()
@@ -255,8 +258,8 @@ def append_line(file: int, path: AnyPath, what: Mapping[str, Any]) -> None:
     with writing(path):
         written = os.write(file, line)
         os.fsync(file)
-    if written < len(line):
-        raise OutputError(f"{os.fspath(path)}: a line was written in part only; is the disk full?")
+    if written < len(line) or not os.fstat(file).st_nlink:
+        raise OutputError(f"{os.fspath(path)} does not have the whole line: the disk is full, or the file was deleted")
 
 
 def write_whole(target: AnyPath, text: str) -> None:

@@ -172,7 +172,7 @@ def thumbnails(images: ImageSource, rows: np.ndarray, size: int) -> Iterator[byt
 def thumbnail(data: bytes, size: int) -> bytes | None:
     """The small JPEG of one image. The process that decodes lives on, for the next call."""
     with _ONE_AT_A_TIME:
-        (batch,) = _shrinking(size).batches([(0, [data])])
+        (batch,) = _shrinking(size, os.getpid()).batches([(0, [data])])
     return batch.arrays[0].tobytes() if batch.arrays else None
 
 
@@ -180,7 +180,7 @@ _ONE_AT_A_TIME = threading.Lock()
 
 
 @cache
-def _shrinking(size: int) -> Decoder:
+def _shrinking(size: int, process: int) -> Decoder:  # a fork has no thread of its parent
     return Decoder(_shrunk(size), min(1, workers_for(1)))
 
 

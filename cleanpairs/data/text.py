@@ -22,7 +22,7 @@ NO_CAPTION_FILE = "there is no caption file"
 
 def normalise_text(text: str) -> str:
     """NFKC, casefolded, without punctuation around words, white space collapsed. Equal forms are the same text."""
-    plain = unicodedata.normalize("NFKC", text).casefold()
+    plain = unicodedata.normalize("NFKC", text[:65_536]).casefold() + text[65_536:]  # it takes the square of the marks
     return " ".join(_SEPARATORS.sub(" ", plain).split()) or " ".join(plain.split())
 
 

@@ -3,6 +3,7 @@ only by an explicit call. huggingface_hub finds the token (``HF_TOKEN``, or ``hf
 """
 
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -81,7 +82,7 @@ def filled(template: str, **values: Any) -> str:
         trim_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters["inline"] = _inline
+    environment.filters |= {"inline": _inline, "quoted": shlex.quote}
     return environment.get_template(template).render(**values)
 
 

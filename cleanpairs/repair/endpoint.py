@@ -90,7 +90,7 @@ class Endpoint(AbstractContextManager["Endpoint"]):
                 why, wait = f"{type(error).__name__}: {error}", 0.0
                 continue
             self._reached, status = True, response.status_code
-            why = f"status {status}: {self._without_key(response.text)}"
+            why = f"status {status}: {self._without_key(str(response.content, 'utf-8', 'replace'))}"
             if status == 200:
                 with suppress(ValueError, RecursionError):
                     return response.json(), ""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cleanpairs.core import DataError, reading, writing
-from cleanpairs.data.atomic import append_line, opened_for_lines
+from cleanpairs.data.atomic import append_line, opened_for_lines, sync
 from cleanpairs.repair.actions import WRITTEN
 
 CHOICES = (*WRITTEN, "drop", "unsure")
@@ -101,9 +101,7 @@ class DecisionLog:
             self.refresh()
             if not (self._begun or read_only):
                 self._append(self._about)
-                folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
-                os.fsync(folder)
-                os.close(folder)
+                sync(self.path.parent)
         except BaseException:
             self.close()
             raise

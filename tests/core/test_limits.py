@@ -12,11 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from cleanpairs import image_matrix, load_pairs
 from cleanpairs.cli import cli
 from cleanpairs.cli.terminal import periodic_progress
-from cleanpairs.core import ConfigError, DataError, limit, reading
+from cleanpairs.core import ConfigError, DataError, limit, one_thread, reading
 from cleanpairs.core.errors import ResourceError
 from cleanpairs.core.limits import LIMITS, parse_bytes
 from cleanpairs.data import read_image
@@ -124,3 +125,11 @@ def test_no_thread_is_started_where_memory_is_capped(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(threading.Thread, "start", lambda self: pytest.fail("a thread was started"))
     with periodic_progress("fit"):
         assert decoded(2) == free
+
+
+def test_two_threads_that_multiply_by_one_thread_leave_the_number_as_it_was() -> None:
+    with threadpool_limits(2, "blas"):
+        (first := one_thread()).__enter__()
+        with one_thread():
+            first.__exit__(None, None, None)
+        assert {info["num_threads"] for info in threadpool_info() if info["user_api"] == "blas"} == {2}

@@ -117,6 +117,8 @@ def test_an_error_names_its_file(tmp_path: Path, number: int, monkeypatch: pytes
     assert names(tmp_path) == []
     (tmp_path / "file").write_text("x")
     assert_raises(OutputError, "file/out", staged_file(tmp_path / "file" / "out").__enter__)
+    with pytest.raises(OutputError, match="moved or removed"), staged_file(tmp_path / "gone" / "out"):
+        (tmp_path / "gone").rename(tmp_path / "there")
 
 
 @pytest.mark.parametrize(("name", "inside", "goes"), [
@@ -167,18 +169,20 @@ def test_without_renameat2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize(("old", "modes"), [(False, [0o640, 0o750, 0o640]), (True, [0o600, 0o700, 0o640])])
-def test_umask_and_permissions_of_what_is_replaced(tmp_path: Path, old: bool, modes: list[int]) -> None:
+def test_umask_and_permissions_of_what_was_there(tmp_path: Path, old: bool, modes: list[int], monkeypatch: Any) -> None:
     if old:
         (tmp_path / "file").touch(0o600)
         (tmp_path / "folder").mkdir(0o700)
-    before = os.umask(0o027)
+    set_umask = os.umask
+    before = set_umask(0o027)
+    monkeypatch.delattr(os, "umask")  # it is the process's, and other threads write meanwhile
     try:
         with staged_file(tmp_path / "file", overwrite=True) as path:
             path.touch(0o600)
         with staged_directory(tmp_path / "folder", overwrite=True) as path:
             (path / "a").touch(0o600)
     finally:
-        os.umask(before)
+        set_umask(before)
     assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("file", "folder", "folder/a")] == modes
 
 
@@ -197,7 +201,7 @@ def test_a_kill_leaves_the_old_output_or_the_new_one(tmp_path: Path, stage: Call
         os.kill(os.getpid(), signal.SIGKILL)
 
     def killed(number: int) -> None:
-        for module, name in {"sync": [(atomic, "_sync")], "rename": [(atomic, "_renameat2"), (os, "replace")],
+        for module, name in {"sync": [(atomic, "sync")], "rename": [(atomic, "_renameat2"), (os, "replace")],
                              "remove": [(atomic.shutil, "rmtree")]}.get(where, []):  # fmt: skip
             setattr(module, name, kill)
         write("new")
@@ -249,7 +253,7 @@ def _missing(*_: Any) -> None:
 
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "disk"), KeyboardInterrupt()])
 @pytest.mark.parametrize("late", [False, True])  # it comes when the call has done its work, as a signal may
-@pytest.mark.parametrize("call", ["_renameat2", "_sync"])
+@pytest.mark.parametrize("call", ["_renameat2", "sync"])
 @pytest.mark.parametrize("old", ["old", "", None])  # None: no renameat2 either
 def test_a_fault_on_the_way_leaves_every_file_of_a_set_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str | None, error: BaseException, late: bool, call: str
@@ -258,7 +262,7 @@ def test_a_fault_on_the_way_leaves_every_file_of_a_set_as_it_was(
         _three(tmp_path, old)
     if old is None:
         monkeypatch.setattr(atomic, "_renameat2", _missing)
-        call = "_sync"
+        call = "sync"
     most = 3 if call == "_renameat2" else 7  # four files and folders, 3 parents
     real, left = getattr(atomic, call), 0
 

@@ -86,7 +86,7 @@ def coco(images: list[Any], annotations: list[Any]) -> bytes:
     ("a.json", b'{"0.png": "a", "1.png": ["b", "c"], "2.png": null}', ["a", "b", "c"], ["there is no caption"]),
     # COCO and Karpathy
     ("a.json", coco([1, 2], [("1", "a"), (2.0, ["b", "c"])]), ["a", "b", "c"], []),
-    ("a.json", coco(["0001", "0002"], [(1, "a"), (9, "b"), (None, "c")]), ["a"], ["no caption",
+    ("a.json", coco(["0001", "2" * 5000], [(1, "a"), (9, "b"), (None, "c")]), ["a"], ["no caption",
      "image with the id 9", "the id None"]),
     ("a.json", b'{"images": [{"id": 1, "file_name": "0.png"}, {"id": 1, "file_name": "0.png"}], "annotations":'
      b' [{"image_id": 1, "caption": "a"}]}', ["a"], ["is listed twice"]),

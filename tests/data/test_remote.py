@@ -162,10 +162,12 @@ def test_a_signature_in_an_address_is_not_shown() -> None:
     for name in ("s3://bucket/a?b@c.parquet", "/a?b@c.parquet", "abfs://box@account.net/a:b@c.npy"):
         assert without_secrets(name) == name
     assert without_secrets("s3://me:word@bucket/a.npy") == "s3://bucket/a.npy"
-    assert_raises(ConfigError, "^s3://bucket/a.npy was given with a password", fetch, "s3://me:word@bucket/a.npy", True)
+    for url in ("s3://bucket/a.npy", "https://bucket/a.npy"):
+        assert_raises(ConfigError, f"^{url} was given with a password", fetch, url.replace("://", "://me:word@"), True)
     url = "https://example.org/a.parquet?X-Sig=1.5&sig=2"
     stranger = "^run.json names the data 'https://example.org/a.parquet', which would be fetched"
     assert_raises(ConfigError, stranger, check_recorded, url, {}, "run.json")
+    assert len(str(DataError("a" * 1_000_000))) == 1_000_000
     assert str(DataError(f"{url}, and ({url}): {url}.")) == ", and ".join([a := url[:29], f"({a}): {a}."])
     assert Bench(url).directory == Path("runs/bench-a")
 

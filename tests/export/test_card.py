@@ -77,11 +77,11 @@ def test_what_is_not_known_is_said_and_what_a_run_says_is_text(make_pairs: Any, 
     evil = "<script>alert(1)</script>\n# Title\n[x](javascript:1) ![i](http://e/i.png) `c` a|b \x1b[31m"
     pairs, about = make_pairs(3), CardFacts(method=evil, versions={evil: evil})
     plan = replace(make_plan(pairs), settings={"strategy": evil, "take_from": "trusted"})
-    export_pairs(pairs, plan, tmp_path / "out.parquet", card=card, about=about, overwrite=True)
+    export_pairs(pairs, plan, tmp_path / "an out.parquet", card=card, about=about, overwrite=True)
     text = card.read_text()
     assert "\\<script\\>alert(1)" in text and "take_from trusted" in text
     assert not re.search(r"(?<!\\)[<\[]", text.split("---")[2].replace("](", "")) and "\n# Title" not in text
-    assert "\x1b" not in text and "(`cleanpairs methods" not in text
+    assert "\x1b" not in text and "(`cleanpairs methods" not in text and "restore 'an out.parquet' " in text
 
 
 @pytest.mark.parametrize("name", list(FORMATS))

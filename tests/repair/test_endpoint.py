@@ -77,8 +77,7 @@ BUSY = (429, {"Retry-After": "0"}, b"slow down")
 
 
 @pytest.mark.parametrize(("first", "requests", "problem"), [
-    ([BUSY, BUSY], 8, ""),
-    ([(503, {}, b""), None], 8, ""),
+    ([BUSY, BUSY], 8, ""), ([(503, {"Content-Type": "text/html; charset=hex"}, b"<html>"), None], 8, ""),
     ([BUSY, None, BUSY], 8, "errors, such as the pair captioned 'purple': status 429: slow down"),
     ([(400, {}, b"too large")], 6, "errors, such as the pair captioned 'purple': status 400: too large"),
     ([(200, {}, b"<html>")], 6, "answers of another form, such as the pair captioned 'purple'"),
@@ -110,8 +109,7 @@ def test_a_server_that_hangs_is_left() -> None:
 
 
 @pytest.mark.parametrize(("reply", "error", "says", "requests"), [
-    ((403, {}, b"no"), ConfigError, "OPENAI_API_KEY", 1),
-    (None, DataError, "cannot be asked: .*disconnected", 3),
+    ((403, {}, b"no"), ConfigError, "OPENAI_API_KEY", 1), (None, DataError, "cannot be asked: .*disconnected", 3),
     ((400, {}, b"too large"), DataError, "10 requests in a row have failed.*400: too large.*resumes", 10),
 ])  # fmt: skip
 def test_what_ends_it(reply: Reply, error: type[CleanpairsError], says: str, requests: int, tmp_path: Path) -> None:

@@ -16,9 +16,7 @@ import sys
 from cleanpairs.review.log import DecisionLog
 log = DecisionLog(sys.argv[1], "data", 1000)
 for i in range(100_000):
-    made = log.decide([i % 1000], "recaption", caption="a caption of some length " * 9)
-    sys.stdout.write(made.name + "\\n")
-    sys.stdout.flush()
+    print(log.decide([i % 1000], "recaption", caption="a caption of some length " * 9).name, flush=True)
 """
 
 
@@ -107,3 +105,5 @@ def test_killed_while_several_write_nothing_that_was_answered_is_lost(tmp_path: 
     assert log.damaged <= 3
     log.decide([999], "keep")
     assert opened(path).decided()[999].action == "keep"
+    path.unlink()
+    assert_raises(OutputError, "file was deleted", log.decide, [998], "keep")

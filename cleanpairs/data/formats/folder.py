@@ -261,14 +261,14 @@ def _coco(path: str, images: list[Any], annotations: Any) -> tuple[list[dict[str
         faults[len(rows) - 1] = "the image has no id: its captions cannot be found" if key is None else twice
     if images and not row_of:
         raise DataError(f"{path} has no image with an id: their captions cannot be found")
-    numbers = {int(key): row for key, row in row_of.items() if key.isdecimal()}  # 000139 and 139 are one
+    numbers = {key.lstrip("0"): row for key, row in row_of.items() if key.isdecimal()}  # 000139 and 139 are one
     numbers = numbers if len(numbers) == sum(key.isdecimal() for key in row_of) else {}
     problems: list[str] = []
     annotations = annotations if isinstance(annotations, list) else [annotations]
     for i, annotation in enumerate(annotations):
         fields = annotation if isinstance(annotation, dict) else {}
         key = _identity(fields.get("image_id"))
-        row = row_of.get(key or "") or (numbers.get(int(key)) if key and key.isdecimal() else None)
+        row = row_of.get(key or "") or (numbers.get(key.lstrip("0")) if key and key.isdecimal() else None)
         if row is None:
             row = {"key": key, "image": None, "captions": []}
             faults[len(rows)] = f"annotation {i}: there is no image with the id {fields.get('image_id')!r}"

@@ -71,8 +71,8 @@ def fetch(data: str, allow_urls: bool) -> str:
     if scheme not in protocols or (scheme not in ("http", "https") and "::" in data):
         known = ", ".join(protocols)
         raise ConfigError(f"{data} has a protocol that is not known, or one behind another (known: {known})")
-    if scheme not in ("http", "https") and data != without_secrets(data):
-        raise ConfigError(f"{data} was given with a password: leave it out, and set the store's environment variables")
+    if re.match(r"\w+://[^/?#]*:[^/?#]*@", data):
+        raise ConfigError(f"{data} was given with a password: leave it out. A store takes environment variables")
     if not allow_urls:
         if scheme == "hf":
             raise ConfigError(f"{data} is on the hub, which is not asked for what a file names: name it yourself")
@@ -201,7 +201,7 @@ def urls_in_errors() -> Iterator[None]:
     try:
         yield
     except CleanpairsError as error:
-        text = re.sub(rf"\S*/{FOLDER}/[0-9a-f]{{32}}/[^\s,:;']+", lambda path: location(path[0]), str(error))
+        text = re.sub(rf"(?<!\S)\S*/{FOLDER}/[0-9a-f]{{32}}/[^\s,:;']+", lambda path: location(path[0]), str(error))
         if text == str(error):
             raise
         raise type(error)(text) from error
