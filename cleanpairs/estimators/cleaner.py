@@ -88,7 +88,6 @@ class FittedCleaner:
     tokenizer_: Captions
     _heads: list[Any]  # what was learned in addition to each network
     _encoders: Encoders  # the pretrained networks before it
-    _independence: Any  # what the test of it found. None where images and captions are known to depend on each other
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

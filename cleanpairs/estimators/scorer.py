@@ -155,6 +155,7 @@ class Fitted:
     _text_encoder: str | Path | None  # its name, "features" (the data's vectors), "words". None with `encoder`
     _similarity: SimilarityModel | None = None  # what scores vectors of one space, where nothing is trained
     _counts_similar = False  # whether the noise rate counts captions of similar pairs
+    _independence: IndependenceTest | None = None  # what the test found. None: not tested, or dependence is known
     _is_sample: bool | None = None  # whether the pairs of ``fit`` are a sample. None: they come in no stream
     _moves_: np.ndarray = np.empty(0, MOVE)  # of the captions of displaced rows
     _blocks_: Sequence[dict[str, Any]] = ()  # of displaced rows, as the :class:`Explainer` takes them
@@ -455,7 +456,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
                 )
             self.threshold_ = density_minimum.threshold if density_minimum.separated else 0.0  # one mode of right pairs
         else:
-            given, independence = self.threshold, getattr(self, "_independence", None)
+            given, independence = self.threshold, self._independence
             self.threshold_ = self._default_threshold(density_minimum) if given is None else float(given)
             if given is None and self.require_dependence and independence is not None and not independence.z >= 1:
                 self.threshold_ = 0.0  # a few pairs, none of which is known to be worse than another
