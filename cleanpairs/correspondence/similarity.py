@@ -367,7 +367,9 @@ def _agreement(pairs: VectorPairs, seed: int, sample: bool = False) -> Similarit
     assert calibration is not None and random is not None
     apart = _corrected(area(observed, null_scores), random.rate)
     near = _near(observed, near_scores, null_scores, random.rate, seed) if apart >= NUMBERS.apart else None
-    if near is not None and near.rate <= calibration.noise_rate(len(pairs)).high:
+    rate = calibration.noise_rate(len(pairs)).determined()
+    least = max(rate.high, rate.value + NUMBERS.least_near)
+    if near is not None and not (rate.value < NUMBERS.few_random and near.rate > least):
         near = None  # those of images that are not in the data
     judge = doubted(calibration := near or calibration, len(pairs)) or calibration
     matched = 1 - judge.mismatched(positions(observed, observed))

@@ -342,6 +342,18 @@ def test_copies_of_a_few_captions_are_counted() -> None:
     assert found is not None and found.calibration.noise_rate(1500).low < wrong.mean() < found.noise_rate + 0.05
 
 
+@pytest.mark.parametrize("seed", [6, 8])
+def test_placeholders_in_place_of_images_are_no_near_images(seed: int) -> None:
+    """Their own captions are not in the data, so that such pairs score above random ones, as near ones do."""
+    images, texts, _, _ = cone(305, 0.0, spread=1.0, seed=seed)
+    rng, shown = np.random.default_rng(0), np.arange(300)
+    shown[rng.permutation(300)[:90]] = rng.integers(300, 305, 90)
+    found = similarity_agreement(VectorPairs(images[shown], texts[:300], shown, np.arange(300)))
+    assert found is not None and not found.near
+    estimate = found.calibration.noise_rate(300)
+    assert estimate.low < 0.3 < estimate.high and (shown >= 300)[found.matched < 0.5].mean() > 0.9
+
+
 @pytest.mark.parametrize("n", [200, 600])
 def test_of_two_spaces_nothing_is_said(n: int) -> None:
     """Of equal dimensions, and with all that relates images and captions still there."""
