@@ -768,7 +768,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         max_wrong : float in (0, 1), optional
             Expected share of mismatched pairs among the kept. Its interval ends below 1.5 times that.
         keep : float in (0, 1], optional
-            Share of the pairs that is kept. Of equal ones all are.
+            Share of the pairs that is kept. Of equal ones all are, and of displaced rows none is.
         correspondence : (n,) float, optional
             Correspondence of the data of ``fit``. A loaded model needs it.
 
@@ -792,7 +792,8 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         y = np.asarray(own if correspondence is None else correspondence, dtype=np.float32)
         if max_wrong is not None and len(own) and not np.array_equal(y, own.astype(np.float32), equal_nan=True):
             raise RefusedError("max_wrong is promised of the scores of fit: others are no probabilities of their data")
-        return cut_at(y[np.isfinite(y)], self.calibration_, self.method_name, max_wrong=max_wrong, keep=keep)
+        known = y[np.isfinite(y)], self.calibration_, self.method_name
+        return cut_at(*known, max_wrong=max_wrong, keep=keep, displaced=len(self._moves_) > 0)
 
     def rematch(
         self,

@@ -54,6 +54,10 @@ def test_a_share_is_kept_by_any_score(scored: tuple[np.ndarray, np.ndarray, Cali
     known = cut_at(y, calibration, "auto", max_wrong=None, keep=0.5)
     assert known.kept == 3000 and known.share is not None and calibration.shares(np.zeros(9), [9])[0].value == 1
     assert cut_at(np.full(9, 0.7), None, "crcl", max_wrong=None, keep=0.5).kept == 9  # equal ones are all kept
+    for displaced, kept in ((4, 5), (9, 0)):  # no plan keeps these rows
+        given = np.where(np.arange(9) < displaced, 0, 0.7), calibration, "crcl"
+        cut = cut_at(*given, max_wrong=None, keep=0.9, displaced=True)
+        assert cut.kept == kept == (given[0] >= cut.threshold).sum() and f"{kept} of 9 pairs" in str(cut)
 
 
 def test_what_is_out_of_range_or_cannot_be_known_is_refused(scored: tuple[np.ndarray, np.ndarray, Calibration]) -> None:
