@@ -129,6 +129,9 @@ class NeighbourAgreement:
     group_noise_rate : Estimate, optional
         Share of the pairs in groups that are another's as a whole. Any share of them if the groups are too few.
 
+    not_judged : float
+        Share of the pairs in groups that are too few.
+
     Notes
     -----
     The captions of an image vouch for each other, and so do the images of a caption. Where they are alike, each image
@@ -145,6 +148,7 @@ class NeighbourAgreement:
     similar: np.ndarray = field(default_factory=lambda: np.zeros(0))
     group_matched: np.ndarray | None = None
     group_noise_rate: Estimate | None = None
+    not_judged: float = 0.0
 
     def better_than_random(self) -> float:
         """How many pairs fit better than random ones.
@@ -331,7 +335,8 @@ def _with_groups(
         return found
     told = found.group_noise_rate or Estimate(0.0, 0.0, 0.0)
     if several.sum() < NUMBERS.least_pairs:  # these may all be another's, and nothing shows it
-        return replace(found, group_noise_rate=told.joined(Estimate(0.0, 0.0, share)))
+        told = told.joined(Estimate(0.0, 0.0, share))
+        return replace(found, group_noise_rate=told, not_judged=found.not_judged + share)
     means = csr_array((weight, (group, np.arange(len(group)))))
     sides[1 - side] = normalize(means @ sides[1 - side])
     # Where each group has one image, or one caption, that is taken as it is.

@@ -85,11 +85,14 @@ class Calibration:
         The same for each draw of the bootstrap.
     scores : (1000,) float, optional
         Minus the score at the middle of each of 1,000 quantiles. It is the third feature if g takes scores.
+    unseen : float
+        So many more pairs may be mismatched, whatever their scores.
     """
 
     theta: np.ndarray
     draws: np.ndarray = field(repr=False)
     scores: np.ndarray | None = field(default=None, repr=False)
+    unseen: float = 0.0
 
     @property
     def rate(self) -> float:
@@ -161,6 +164,7 @@ class Calibration:
         drawn = [_mismatch_count_quantile(np.where(sure, 1, p), at, z) / at for p, z in self._drawn(q)]
         value = np.cumsum(np.where(sure, 1, self.mismatched(q)))[at - 1] / at
         low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
+        high = np.minimum(high + self.unseen / at, 1)
         low = np.where(low * at < 1, 0, low)  # less than one pair is none
         ends = np.stack([value, np.minimum(low, value), np.maximum(high, value)], axis=1)
         return [Estimate(*each) for each in ends.tolist()]
@@ -189,6 +193,7 @@ class Calibration:
                 float(_mismatch_count_quantile(p[some], n[None], z)[0]) if n else 0.0
                 for some, n in zip((flagged, ~flagged), last, strict=True)
             )
+            missed += self.unseen * (len(drawn) % 2)  # in half of the draws
             drawn.append((hit / max(last[0], 1), hit / max(hit + missed, 1e-12)))
         p = np.where(labelled, wrong, self.mismatched(q))
         hit, total = float(p[flagged].sum()), float(p.sum())
@@ -320,12 +325,12 @@ class Calibration:
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as lists of numbers, by name."""
-        return {name: value.tolist() for name, value in vars(self).items() if value is not None}
+        return {name: np.asarray(value).tolist() for name, value in vars(self).items() if value is not None}
 
     @classmethod
     def from_dict(cls, stored: dict[str, Any]) -> "Calibration":
         """The calibration that :meth:`to_dict` stored."""
-        names = (name for name in ("theta", "draws", "scores") if name in stored)
+        names = (name for name in ("theta", "draws", "scores", "unseen") if name in stored)
         return cls(**{name: np.asarray(stored[name], dtype=np.float64) for name in names})
 
 

@@ -276,7 +276,9 @@ class Auto(PairCleaner):
         rate = noise_rate(calibration, len(fit.usable), other=training.untrained_rate)
         if groups is not None and groups.high and calibration is not None:
             rate = rate.joined(groups.determined())
-            calibration = calibration if np.isnan(rate.value) else calibration.moved(rate.value)
+            if not np.isnan(rate.value):
+                unseen = known.agreement.not_judged * len(fit.usable)
+                calibration = replace(calibration.moved(rate.value), unseen=unseen)
         self.calibration_ = None if np.isnan(rate.value) else calibration
         self._counts_similar = isinstance(known.agreement, SimilarityAgreement) and known.agreement.near
         upper = known.plants_similar_pairs or self._counts_similar

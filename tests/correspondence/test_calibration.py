@@ -1,5 +1,7 @@
 """The calibration by a null: probabilities and intervals against the truth of simulated scores."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.optimize import minimize
@@ -173,9 +175,13 @@ def test_a_rate_is_undetermined_where_other_scores_contradict_it_or_nothing_tell
 
 def test_a_stored_one_says_the_same_probabilities_lead_back_and_less_than_one_pair_is_none() -> None:
     observed, null, _ = scores(800, 200, 0.4, seed=4)
-    found = calibrate(observed, null)
+    found = replace(calibrate(observed, null), unseen=80.0)  # they may be among the kept, and among the missed
     again = Calibration.from_dict(found.to_dict())
     q = np.linspace(0.01, 0.99, 50)
+    seen, p = replace(again, unseen=0.0), 1 - found.mismatched(positions(observed, observed))
+    for count in (800, 400):
+        assert again.shares(p, [count])[0].high == pytest.approx(seen.shares(p, [count])[0].high + 80 / count)
+    assert again.below(p, p < 0.5)[1].low < seen.below(p, p < 0.5)[1].low - 0.05
     np.testing.assert_array_equal(again.mismatched(q), found.mismatched(q))
     np.testing.assert_allclose(found.quantile(found.mismatched(q)), q, atol=2e-3)
     observed, null, _ = scores(3000, 3000, 0.0, seed=0, right=(6, 0.7))
