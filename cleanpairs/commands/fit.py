@@ -369,6 +369,7 @@ def _result(estimator: PairScorer, keys: Any, issues: pa.Table, kinds: Sequence[
         "noise_rate_interval": interval if np.isfinite(interval).all() else None,
         "noise_rate_bound": plain(float(estimator.noise_rate_bound_)),
         "counts_similar": estimator._counts_similar,
+        "why_undetermined": estimator._why_undetermined,
         "better_than_random": plain(float(estimator.better_than_random_)),
         "val_rsum": estimator.best_val_rsum_,
         "epochs": len(estimator.history_),

@@ -307,6 +307,7 @@ class Fitted:
     _text_encoder: str | Path | None  # its name, "features" (the data's vectors), "words". None with `encoder`
     _similarity: SimilarityModel | None = None  # what scores vectors of one space, where nothing is trained
     _counts_similar = False  # whether the noise rate counts captions of similar pairs
+    _why_undetermined = ""  # why the noise rate is, where that is known
     _is_sample: bool | None = None  # whether the pairs of ``fit`` are a sample. None: they come in no stream
     _moves_: np.ndarray = np.empty(0, MOVE)  # of the captions of displaced rows
     _blocks_: Sequence[dict[str, Any]] = ()  # of displaced rows, as the :class:`Explainer` takes them

@@ -274,6 +274,10 @@ class Auto(PairCleaner):
         known = training.known
         groups, calibration = known.agreement.group_noise_rate, training.calibration
         rate = noise_rate(calibration, len(fit.usable), other=training.untrained_rate)
+        self._why_undetermined = "fewer than 120 pairs tell too little" if len(fit.usable) < 120 else ""
+        if groups is not None and np.isnan(groups.determined().value):
+            also = "captions several images, and these may all be wrong"
+            self._why_undetermined = f"few images have several captions, or {also}"
         if groups is not None and groups.high and calibration is not None:
             rate = rate.joined(groups.determined())
             if not np.isnan(rate.value):
