@@ -55,8 +55,7 @@ def warn_of_flags(run: Any, flagged: int, pairs: int, threshold: float) -> None:
         echo(
             f"warning: {percent(share, 0)} of these pairs are below the threshold of the fit, and {percent(usual, 0)} "
             "of those that the model was fitted on. These pairs have no threshold of their own (cleanpairs score "
-            "--help). Go by the order of their scores. It tells nothing where the model has learned too little, or was "
-            "fitted on pairs of another kind",
+            "--help). Go by the order of their scores, unless the model has hardly learned, or of other kinds of pairs",
             err=True,
         )
 

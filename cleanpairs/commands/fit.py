@@ -65,7 +65,7 @@ def result_table(result: Mapping[str, Any]) -> str:
     out = result["standing_out"]
     odd = f"{len(out):,}  (kept, but with a lower score than half of all random pairs)"
     found = list(result["issues"].items())[1:-1]  # without doubtful pairs, and blocks of displaced rows
-    others = [f"{'at least ' * (n >= LISTED)}{n:,} {name}" for name, n in found if n]
+    others = [f"{name}: {'at least ' * (n >= LISTED)}{n:,}" for name, n in found if n]
     best = " at the best epoch" * bool(result.get("epochs"))
     seen = f"; {result['val_seen']}" if result.get("val_seen") else ""
     rows = {

@@ -184,7 +184,7 @@ class Calibration:
         Estimate, Estimate
             Pairs with 0 count as that, and by labels those with 1.
         """
-        wrong, drawn = 1 - np.asarray(matched, dtype=np.float64), []
+        wrong, drawn = 1 - np.asarray(matched, dtype=np.float64), list[tuple[float, float]]()
         q, labelled = self.quantile(wrong), (wrong == 1) | (wrong == 0) & (len(self.theta) == 5)
         last = np.array([int(flagged.sum()), int((~flagged).sum())])
         for p, z in self._drawn(q):
@@ -330,8 +330,8 @@ class Calibration:
     @classmethod
     def from_dict(cls, stored: dict[str, Any]) -> "Calibration":
         """The calibration that :meth:`to_dict` stored."""
-        names = (name for name in ("theta", "draws", "scores", "unseen") if name in stored)
-        return cls(**{name: np.asarray(stored[name], dtype=np.float64) for name in names})
+        fields: dict[str, Any] = {name: np.asarray(value, dtype=np.float64) for name, value in stored.items()}
+        return cls(**fields)
 
 
 def _entropy(p: np.ndarray) -> np.ndarray:

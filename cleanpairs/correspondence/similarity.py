@@ -467,9 +467,8 @@ def _alone(
     its image and its caption.
     """
     cosine, sums = cosines(pairs.images[image], pairs.texts[text]), background.others_and_all[int(partners)]
-    return np.asarray(
-        cosine - background.added(cosine, np.stack([sums[0, :, image].T, sums[1, :, text].T])).mean(axis=0)
-    )
+    shared = background.added(cosine, np.stack([sums[0, :, image].T, sums[1, :, text].T]))
+    return np.asarray(cosine - shared.mean(axis=0))
 
 
 def _scale(scores: np.ndarray) -> np.ndarray:

@@ -53,8 +53,7 @@ def cut_at(
     if keep is not None:
         check_number("export", "keep", keep, above=0, most=1)
         kept = min(max(1, round(keep * len(y))), above if displaced else len(y))
-    else:
-        assert max_wrong is not None
+    elif max_wrong is not None:
         check_number("export", "max_wrong", max_wrong, above=0, below=1)
         if calibration is None:
             raise RefusedError(

@@ -572,12 +572,11 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         many = len(bad) > n * most
         if many or not len(usable):
             pair, reason = next(iter((bad if many else self.quarantined_).items()))
-            of, first = f"{n} pairs", f"the first is pair {pair}"
-            if self._is_sample:  # where pairs have other numbers
-                of, first = f"{of} of a sample", "the first"
-            share = f"{len(bad)} of {of} are unusable, more than {percent(most, 0)} (--set max_bad_share=SHARE)"
-            what = share if many else f"all of {of} are unusable"
-            raise DataError(f"{what}; {first}: {reason}{_folder_hint(pairs, reason)}")
+            # The pairs of a sample have other numbers.
+            of, first = (f"{n} of a sample", "") if self._is_sample else (str(n), f" is pair {pair}")
+            share = f"{len(bad)} of {of}, more than {percent(most, 0)} (--set max_bad_share=SHARE)"
+            what = share if many else f"all of {of}"
+            raise DataError(f"unusable pairs: {what}; the first{first}: {reason}{_folder_hint(pairs, reason)}")
         if len(usable) < 2 or not self.require_dependence:
             return usable
         sides = {"image": (pairs.images.array(), pairs.image_index), "text": (pairs.text_vectors, pairs.pair_id)}

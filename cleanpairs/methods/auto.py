@@ -276,8 +276,7 @@ class Auto(PairCleaner):
         rate = noise_rate(calibration, len(fit.usable), other=training.untrained_rate)
         self._why_undetermined = "fewer than 120 pairs tell too little" if len(fit.usable) < 120 else ""
         if groups is not None and np.isnan(groups.determined().value):
-            also = "captions several images, and these may all be wrong"
-            self._why_undetermined = f"few images have several captions, or {also}"
+            self._why_undetermined = "few images have several captions (or the reverse), which may all be wrong"
         if groups is not None and groups.high and calibration is not None:
             rate = rate.joined(groups.determined())
             if not np.isnan(rate.value):

@@ -235,7 +235,7 @@ class ChatWriter:
         usable = sum(self.models.values())
         without = plural(len(self.unanswered), "pair")
         lines = [f"recaption: {plural(usable, 'caption')} answered, {without} without a usable answer"]
-        lines += [f"  {len(places):,} {kind}, such as {places[0]}" for kind, places in self.problems.items()]
+        lines += [f"  {kind} ({len(places):,}), such as {places[0]}" for kind, places in self.problems.items()]
         if self.other_prompts:
             lines.append(f"  {plural(self.other_prompts, 'answer')} to another prompt than is given here")
         if self.requests is not None:

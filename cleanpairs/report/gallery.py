@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow as pa
 from matplotlib.axes import Axes
 
-from cleanpairs.core import DataError
+from cleanpairs.core import DataError, plural
 from cleanpairs.data import Pairs, visible
 from cleanpairs.data.decoding import thumbnails
 from cleanpairs.repair.actions import REMATCHED
@@ -167,7 +167,7 @@ def compare_scores(cards: Cards, given: Mapping[str, np.ndarray], count: int) ->
     for name, values in given.items():
         if len(values) != len(outcome):
             raise DataError(
-                f"the precomputed score {name!r} is about {len(values)} pairs, the run about {len(outcome)}"
+                f"the precomputed score {name!r} is about {plural(len(values), 'pair')}, the run about {len(outcome)}"
             )
         rows = np.flatnonzero(np.isfinite(values) & outcome.scored)
         if len(rows) < 2:

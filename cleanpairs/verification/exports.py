@@ -58,7 +58,7 @@ def _check_file(part: Part, manifest: Path, findings: Verification) -> None:
         with findings.section(f"{name}: pages", path):
             pages = read_pages(path, findings)
             if pages is not None and part.rows is not None and pages != part.rows:
-                findings.wrong(path, f"has {pages:,} rows, not the {part.rows:,} of {manifest.name}")
+                findings.wrong(path, f"has {plural(pages, 'row')}, not the {part.rows:,} of {manifest.name}")
 
 
 def _check_counts(
@@ -69,20 +69,19 @@ def _check_counts(
     ):
         total = sum(counts.get(name, 0) for name in COUNTED)  # a count that a manifest lacks is 0
         if total != counts.get("pairs"):
-            of = counts.get("pairs", 0)
-            findings.wrong(manifest, f"the counts add up to {total:,}, and the input had {of:,} pairs")
+            findings.wrong(manifest, f"the counts add up to {total:,}, and the pairs are {counts.get('pairs', 0):,}")
         if "ledger" in rows and rows["ledger"] != counts.get("pairs"):
-            findings.wrong(manifest, f"the ledger has {rows['ledger']:,} lines for {counts.get('pairs')} pairs")
+            findings.wrong(manifest, f"the ledger counts {rows['ledger']:,}, and the manifest {counts.get('pairs')}")
         gone = counts.get("dropped", 0) + counts.get("quarantined", 0)
         if "dropped" in rows and rows["dropped"] != gone:
-            findings.wrong(manifest, f"the dropped file has {rows['dropped']:,} rows for {gone:,} pairs")
+            findings.wrong(manifest, f"the dropped file counts {rows['dropped']:,}, and the manifest {gone:,}")
         if kind not in FORMATS:
             findings.wrong(manifest, f"the format {kind!r} is none of {', '.join(FORMATS)}")
         elif out.exists() and kind != "parquet":  # of a Parquet file the rows were read, page by page
             with reading(out, f"read as {kind}", Exception):  # libraries raise anything for a damaged file
                 on_disk = FORMATS.load(kind).count(out)
             if on_disk != rows.get("out"):
-                findings.wrong(out, f"has {on_disk:,} rows, not the {rows.get('out', 0):,} of {manifest.name}")
+                findings.wrong(out, f"has {plural(on_disk, 'row')}, not the {rows.get('out', 0):,} of {manifest.name}")
 
 
 def _check_ledger(
@@ -102,7 +101,7 @@ def _check_ledger(
         findings.wrong(path, f"holds the action {unknown!r}, which is none", "column 'action'")
     for name, which in COUNTED.items():
         if by_action[which] != counts.get(name, 0):
-            difference = f"has {by_action[which]:,} pairs of {which!r}, and the manifest {counts.get(name, 0):,}"
+            difference = f"has {by_action[which]:,} of {which!r}, and the manifest {counts.get(name, 0):,}"
             findings.wrong(path, difference, "column 'action'")
     pair, row, out_row = (
         np.asarray(table[name].fill_null(-1).to_numpy(), np.int64) for name in ("pair_id", "row", "out_row")
@@ -117,4 +116,4 @@ def _check_ledger(
     ):  # fmt: skip
         steps = np.diff(at, prepend=-1)
         if ((steps < 0) | (steps > 1)).any() or (at[-1] + 1 if len(at) else 0) != n:
-            findings.wrong(path, f"does not lead through the {n:,} rows of {of} in order", f"column {name!r}")
+            findings.wrong(path, f"does not lead in order through {of}, of {plural(n, 'row')}", f"column {name!r}")

@@ -150,7 +150,7 @@ def test_the_verdict_claims_no_more_than_is_known() -> None:
         ({"noise_rate": 0.01, "noise_rate_interval": [0, 0.02], "noise_rate_bound": 0.3}, "0.0 % to 30.0 % of the"),
         ({"noise_rate": 0.2, "noise_rate_interval": [0.1, 0.3], "answers": 40, "better_than_random": 0}, "By 40"),
         ({"noise_rate": 0.2, "noise_rate_interval": [0, 1], "answers": 0, "opinions": 9}, "By 9 opinions of a judge a"),
-        ({"noise_rate": 0.2, "noise_rate_interval": [0, 1], "answers": 1, "opinions": 9}, "By 1 answer and 9 opinions "),
+        ({"noise_rate": 0.2, "noise_rate_interval": [0, 1], "answers": 1, "opinions": 9}, "By 1 answer and 9 "),
     ):
         words = calibration.rate_in_words(found)
         assert told in words and ("are mismatched (95" in words) == ("answers" in found)
