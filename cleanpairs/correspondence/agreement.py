@@ -404,9 +404,8 @@ def _folds_and_null(pairs: VectorPairs, rng: np.random.Generator) -> tuple[np.nd
     """The fold (N,) of each pair, by its image. Random wrong pairs (2, K) of image and caption, both of one fold."""
     number = np.unique(pairs.image_group, return_inverse=True)[1]
     fold = rng.permutation(number.max() + 1)[number] % NUMBERS.folds
-    orders = [
-        rng.permutation(np.flatnonzero(fold == f)) for f in range(NUMBERS.folds) for _ in range(NUMBERS.null_pairs)
-    ]
+    parts = [np.flatnonzero(fold == f) for f in range(NUMBERS.folds)]
+    orders = [rng.permutation(part) for part in parts for _ in range(NUMBERS.null_pairs)]
     rows = np.concatenate([[order, np.roll(order, -1)] for order in orders], axis=1)
     (image, other_image), (text, other_text) = pairs.image_group[rows], pairs.text_group[rows]
     return fold, rows[:, (image != other_image) & (text != other_text)]
@@ -517,10 +516,9 @@ def _joined_agreement(
         # Image i predicts the caption of j, or the caption of j the image i. The judged pair is left out.
         x, _, space = direction
         ridge = _Ridge(x, space.given, trust)
-        for predicted, null_predicted in (
-            _kernel_regression(direction, references, trust, rows, queries, targets),
-            (ridge.without(rows), ridge.without(queries, targets)),
-        ):
+        by_kernel = _kernel_regression(direction, references, trust, rows, queries, targets)
+        by_ridge = ridge.without(rows), ridge.without(queries, targets)
+        for predicted, null_predicted in (by_kernel, by_ridge):
             mean = predicted.mean(axis=0)
             observed.append(space.standardised(predicted - mean, rows))
             null.append(space.standardised(null_predicted - mean, targets))

@@ -56,9 +56,7 @@ class Estimate:
     high: float
 
     def __str__(self) -> str:
-        if not np.isfinite(self.value):
-            return "-"
-        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
+        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]" if np.isfinite(self.value) else "-"
 
     def joined(self, other: "Estimate") -> "Estimate":
         """The share of what one or the other holds for, of two that are independent."""
@@ -385,10 +383,8 @@ def calibrate_by_labels(
         weight = softmax(likelihood + prior).sum(axis=0)
         mean = points @ weight
         spread = np.sqrt((points - mean[:, None]) ** 2 @ weight)
-        axes = tuple(
-            np.linspace(m - 3.5 * s, m + 3.5 * s, 13)
-            for m, s in zip(mean[:2], spread[:2] + [(axis[1] - axis[0]) / 3 for axis in axes], strict=True)
-        )
+        around = 3.5 * (spread[:2] + [(axis[1] - axis[0]) / 3 for axis in axes])
+        axes = tuple(np.linspace(m - s, m + s, 13) for m, s in zip(mean[:2], around, strict=True))
 
     def theta(p: np.ndarray) -> np.ndarray:
         s = np.exp(p[1])
@@ -630,9 +626,8 @@ def mismatched_by_density(
         return np.full(len(at), rate)
     share, null_share = (np.histogram(score, edges)[0] / len(score) for score in (observed, null))
     ratio = np.clip(rate * null_share / np.maximum(share, 1e-9), 0, 1)
-    falling = IsotonicRegression(increasing=False).fit_transform(
-        np.arange(len(ratio)), ratio, sample_weight=share + 1e-9
-    )
+    fall = IsotonicRegression(increasing=False)
+    falling = fall.fit_transform(np.arange(len(ratio)), ratio, sample_weight=share + 1e-9)
     return np.asarray(np.interp(at, (edges[1:] + edges[:-1]) / 2, falling))
 
 

@@ -239,12 +239,8 @@ class SimilarityModel:
         score = (self.background.similarity(pairs) - self.scales[0, 0]) / self.scales[0, 1]
         if self.correction:
             sides = pairs.images - self.means[0], pairs.texts - self.means[1]
-            found = sum(
-                cosines(_in_spread(queries @ map_, covariance), targets)
-                for queries, targets, map_, covariance in zip(
-                    sides, sides[::-1], self.maps, self.covariances[::-1], strict=True
-                )
-            )
+            both = zip(sides, sides[::-1], self.maps, self.covariances[::-1], strict=True)
+            found = sum(cosines(_in_spread(x @ map_, covariance), t) for x, t, map_, covariance in both)
             score += self.correction * (found - self.scales[1, 0]) / self.scales[1, 1]
         return np.asarray(score)
 
@@ -350,9 +346,8 @@ def _agreement(pairs: VectorPairs, seed: int, sample: bool = False) -> Similarit
     (mean, spread), (mean_of_map, spread_of_map) = _scale(scores[1]), scales[1]
     scores, predicted = [(s - mean) / spread for s in scores], [(p - mean_of_map) / spread_of_map for p in predicted]
     joined = [[s + c * p for s, p in zip(scores, predicted, strict=True)] for c in NUMBERS.weights]
-    best = _first_within_two_standard_errors(
-        [matched * (_above(o, c) + NUMBERS.near_share * _above(o, like)) for o, c, like in joined]
-    )
+    values = [matched * (_above(o, c) + NUMBERS.near_share * _above(o, like)) for o, c, like in joined]
+    best = _first_within_two_standard_errors(values)
     observed, null_scores, near_scores = joined[best]
     near_scores = near_scores[matched[judged[2]].min(axis=0) > 0.5]  # what is like a wrong caption is random, or right
     correction, sides = NUMBERS.weights[best], [Centred(side) for side in (pairs.images, pairs.texts)]

@@ -301,9 +301,8 @@ class Auto(PairCleaner):
         if not self.regression or by_similarity or networks.local or data.images.ndim != 3 or w is None or not w.any():
             return networks, tau
         device, seed = self._resolved_device(), self.random_state_
-        linear = Linear.fit(
-            data.images, data.tokens, data.image_index, w, vocabulary=len(self.tokenizer_), seed=seed
-        ).to(device)
+        given = data.images, data.tokens, data.image_index, w
+        linear = Linear.fit(*given, vocabulary=len(self.tokenizer_), seed=seed).to(device)
         rng = np.random.default_rng(step_seed(seed, 19))
         some = np.sort(rng.choice(len(data), min(len(data), 512), replace=False))
         images, tokens = data.images[data.image_index[some]], data.tokens.take(some)

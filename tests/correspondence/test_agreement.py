@@ -424,10 +424,8 @@ def test_a_sample_tells_of_all_pairs_what_their_comparison_does(monkeypatch: pyt
 
 def test_what_was_learned_of_pairs_judges_others_after_it_was_stored() -> None:
     images, texts, at, truth = cone(1400, 0.3, seed=4)
-    numbers = np.arange(1400)
-    known, others = (
-        VectorPairs(images[rows], texts[rows], numbers[rows], at[rows]) for rows in (slice(800), slice(800, 1400))
-    )
+    pairs = VectorPairs(images, texts, np.arange(1400), at)
+    known, others = pairs.take(np.arange(800)), pairs.take(np.arange(800, 1400))
     some = similarity_agreement(known)
     stored = SimilarityModel.from_arrays(some.model.arrays())
     got = stored(others)
