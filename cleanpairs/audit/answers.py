@@ -119,7 +119,7 @@ class Answered:
             kept = min(self.calibration.purest(y, most), int((y > 0).sum()))
             promised.append(f"{most:g} keeps {kept:,} pairs" if kept else f"{most:g} cannot be kept")
         return "\n".join([
-            f"answers         {self.answers:,}, of which {self.wrong:,} say that the caption does not belong",
+            f"answers         {self.answers:,}, that the caption does not belong: {self.wrong:,}",
             *([f"contradiction   {contradicted}"] if self.contradicted else []),
             *([] if self.opinions is None else [str(self.opinions)]),
             f"mismatched      {percent(rate.value)}  (95 % interval {percent(rate.low)} to {percent(rate.high)})",

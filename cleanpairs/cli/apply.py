@@ -54,7 +54,8 @@ def warn_of_flags(run: Any, flagged: int, pairs: int, threshold: float) -> None:
     if share > usual + 0.1 + 2 * (usual * (1 - usual) / pairs) ** 0.5:
         here, there = percent(share, 0), percent(usual, 0)
         told = f"{here} of these pairs are below the threshold of the fit, and {there} of its own"
-        echo(f"warning: {told}. Go by the order of their scores, or fit on them", err=True)
+        remedy = "Go by the order of their scores, unless the model has hardly learned, or of other kinds of pairs"
+        echo(f"warning: {told}. {remedy}", err=True)
 
 
 def _number_or_auto(context: click.Context, parameter: click.Parameter, value: str | None) -> float | str | None:

@@ -181,7 +181,7 @@ def _reasons(reasons: list[dict[str, Any]], most: int = 10) -> Iterator[str]:
         first = f"(first pair {reason['pair_id']}, key {safe(reason['key'])[:40]})"
         yield f"  {reason['pairs']:>7,} x  {safe(reason['reason'])}  {first}"
     if len(reasons) > most:
-        yield f"  ... and {len(reasons) - most:,} more kinds"
+        yield f"  ... and {plural(len(reasons) - most, 'more kind')}"
 
 
 def _decoding(summary: dict[str, Any], decode: str) -> Iterator[str]:
@@ -190,10 +190,10 @@ def _decoding(summary: dict[str, Any], decode: str) -> Iterator[str]:
         why = "not asked for" if decode == "none" else "there are no encoded images to decode"
         yield f"decoded      none: {why}"
         return
-    failed = sum(reason["pairs"] for reason in done["failures"])
+    of, failed = plural(done["of"], "image"), sum(reason["pairs"] for reason in done["failures"])
     which = "all" if done["images"] == done["of"] else "a sample"
     more = "" if done["images"] == done["of"] else "; --decode all takes every one"
-    yield f"decoded      {done['images']:,} of {done['of']:,} images ({which}{more}): {plural(failed, 'failure')}"
+    yield f"decoded      {done['images']:,} of {of} ({which}{more}): {plural(failed, 'failure')}"
     if done["width"] is not None:
         sides = ((name, *done[name]) for name in ("width", "height"))
         texts = [f"{name} {low:,} to {high:,} (median {mid:,})" for name, low, mid, high in sides]

@@ -216,7 +216,7 @@ def _ask_judge(run: Any, judge: str, count: int) -> None:
     opinions = second_opinions(pairs, y, model_judge, threshold=threshold, answers=answers, count=count)
     write_whole(run.path / OPINIONS, json.dumps(vars(opinions)) + "\n")
     for kind, places in model_judge.problems.items() if scheme else ():
-        echo(f"judge: {len(places):,} {kind}, such as {places[0]}", err=True)
+        echo(f"judge: {kind} ({len(places):,}), such as {places[0]}", err=True)
 
 
 def _take_labels(run: Any, csv: str) -> None:

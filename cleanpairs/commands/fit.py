@@ -63,7 +63,7 @@ def result_table(result: Mapping[str, Any]) -> str:
     out = result["standing_out"]
     odd = f"{len(out):,}  (kept, but with a lower score than half of all random pairs)"
     found = list(result["issues"].items())[1:-1]  # without doubtful pairs, and blocks of displaced rows
-    others = [f"{'at least ' * (n >= LISTED)}{n:,} {name}" for name, n in found if n]
+    others = [f"{name}: {'at least ' * (n >= LISTED)}{n:,}" for name, n in found if n]
     best = " at the best epoch" * bool(result.get("epochs"))
     seen = f"; {result['val_seen']}" if result.get("val_seen") else ""
     rows = {
@@ -360,6 +360,7 @@ def _result(estimator: PairScorer, keys: Any, issues: pa.Table, kinds: Sequence[
         "noise_rate_interval": interval if np.isfinite(interval).all() else None,
         "noise_rate_bound": jsonable(float(estimator.noise_rate_bound_)),
         "counts_similar": estimator._counts_similar,
+        "why_undetermined": estimator._why_undetermined,
         "better_than_random": jsonable(float(estimator.better_than_random_)),
         "val_rsum": jsonable(estimator.best_val_rsum_),
         "epochs": len(estimator.history_),

@@ -59,13 +59,13 @@ def chosen_threshold(
             return None, None
         check_number("a plan", "threshold", threshold, least=0, most=1, also=("auto",))
         return float(threshold), None
-    y = run.scores().correspondence
-    y = y[y == y]
-    calibration = run.calibration()
+    scores, calibration = run.scores(), run.calibration()
+    y = scores.correspondence[np.isfinite(scores.correspondence)]
     if threshold != "auto":
         from cleanpairs.estimators.cut import cut_at
 
-        cut = cut_at(y, calibration, str(run.info["method"]), max_wrong=max_wrong, keep=keep, run=str(run.path))
+        known, displaced = (y, calibration, str(run.info["method"])), len(scores.moves) > 0
+        cut = cut_at(*known, max_wrong=max_wrong, keep=keep, run=str(run.path), displaced=displaced)
         return cut.threshold, str(cut)
     from cleanpairs.audit import expected_quality
     from cleanpairs.correspondence.density_minimum import find_density_minimum

@@ -54,8 +54,8 @@ def rate_in_words(result: Mapping[str, Any]) -> str:
     rate, interval, bound, better = (result.get(name) for name in names)
     within = "" if interval is None else f" (95 % interval {percent(interval[0])} to {percent(interval[1])})"
     if result.get("answers") or result.get("opinions"):
-        kinds = {"answers": "answers", "opinions": "opinions of a judge"}
-        by = " and ".join(f"{result[name]:,} {what}" for name, what in kinds.items() if result.get(name))
+        by = " and ".join(plural(result[name], name[:-1]) for name in ("answers", "opinions") if result.get(name))
+        by += " of a judge" * bool(result.get("opinions"))
         return f"By {by} about {percent(result['noise_rate'])} of the pairs are mismatched{within}."
     if better is not None and better < 0.4:
         text = (
@@ -64,8 +64,9 @@ def rate_in_words(result: Mapping[str, Any]) -> str:
         )
         return f"{text} How many are mismatched is unknown."
     if rate is None:
+        why = f": {result['why_undetermined']}" if result.get("why_undetermined") else ""
         most = "" if bound is None else f" They are at most {percent(bound)}."
-        return f"The scores do not show how many pairs are mismatched.{most}"
+        return f"The scores do not show how many pairs are mismatched{why}.{most}"
     if result.get("counts_similar"):
         most = "" if bound is None else f"At most {percent(bound)} of the pairs are mismatched. "
         return f"{most}About {percent(rate)} of the pairs fit no better than captions of similar images{within}."

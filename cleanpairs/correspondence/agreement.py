@@ -125,6 +125,9 @@ class NeighbourAgreement:
     group_noise_rate : Estimate, optional
         Share of the pairs in groups that are another's as a whole. Any share of them if the groups are too few.
 
+    not_judged : float
+        Share of the pairs in groups that are too few.
+
     Notes
     -----
     The captions of an image vouch for each other, and so do the images of a caption. Where they are alike, each image
@@ -141,6 +144,7 @@ class NeighbourAgreement:
     similar: np.ndarray = field(default_factory=lambda: np.zeros(0))
     group_matched: np.ndarray | None = None
     group_noise_rate: Estimate | None = None
+    not_judged: float = 0.0
 
     def better_than_random(self) -> float:
         """How many pairs fit better than random ones.
@@ -327,7 +331,8 @@ def _judge_groups(
         return found
     known_rate = found.group_noise_rate or Estimate(0.0, 0.0, 0.0)
     if several.sum() < NUMBERS.least_pairs:  # these may all be another's, and nothing shows it
-        return replace(found, group_noise_rate=known_rate.joined(Estimate(0.0, 0.0, share)))
+        known_rate = known_rate.joined(Estimate(0.0, 0.0, share))
+        return replace(found, group_noise_rate=known_rate, not_judged=found.not_judged + share)
     means = csr_array((weight, (group, np.arange(len(group)))))
     sides[1 - side] = normalize(means @ sides[1 - side])
     # Where each group has one image, or one caption, that is taken as it is.
@@ -396,9 +401,8 @@ def _folds_and_null(pairs: VectorPairs, rng: np.random.Generator) -> tuple[np.nd
     """The fold (N,) of each pair, by its image. Random wrong pairs (2, K) of image and caption, both of one fold."""
     number = np.unique(pairs.image_group, return_inverse=True)[1]
     fold = rng.permutation(number.max() + 1)[number] % NUMBERS.folds
-    orders = [
-        rng.permutation(np.flatnonzero(fold == f)) for f in range(NUMBERS.folds) for _ in range(NUMBERS.null_pairs)
-    ]
+    parts = [np.flatnonzero(fold == f) for f in range(NUMBERS.folds)]
+    orders = [rng.permutation(part) for part in parts for _ in range(NUMBERS.null_pairs)]
     rows = np.concatenate([[order, np.roll(order, -1)] for order in orders], axis=1)
     (image, other_image), (text, other_text) = pairs.image_group[rows], pairs.text_group[rows]
     return fold, rows[:, (image != other_image) & (text != other_text)]
@@ -508,10 +512,9 @@ def _joined_agreement(
         # Image i predicts the caption of j, or the caption of j the image i. The judged pair is left out.
         x, _, space = direction
         ridge = _Ridge(x, space.given, trust)
-        for predicted, null_predicted in (
-            _kernel_regression(direction, references, trust, rows, queries, targets),
-            (ridge.without(rows), ridge.without(queries, targets)),
-        ):
+        by_kernel = _kernel_regression(direction, references, trust, rows, queries, targets)
+        by_ridge = ridge.without(rows), ridge.without(queries, targets)
+        for predicted, null_predicted in (by_kernel, by_ridge):
             mean = predicted.mean(axis=0)
             observed.append(space.standardised(predicted - mean, rows))
             null.append(space.standardised(null_predicted - mean, targets))

@@ -56,9 +56,7 @@ class Estimate:
     high: float
 
     def __str__(self) -> str:
-        if not np.isfinite(self.value):
-            return "-"
-        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
+        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]" if np.isfinite(self.value) else "-"
 
     def joined(self, other: "Estimate") -> "Estimate":
         """The share of what one or the other holds for, of two that are independent."""
@@ -85,11 +83,14 @@ class Calibration:
         The same for each draw of the bootstrap.
     scores : (1000,) float, optional
         Minus the score at the middle of each of 1,000 quantiles. It is the third feature if g takes scores.
+    unseen : float
+        So many more pairs may be mismatched, whatever their scores.
     """
 
     theta: np.ndarray
     draws: np.ndarray = field(repr=False)
     scores: np.ndarray | None = field(default=None, repr=False)
+    unseen: float = 0.0
 
     @property
     def rate(self) -> float:
@@ -161,6 +162,7 @@ class Calibration:
         drawn = [_mismatch_count_quantile(np.where(sure, 1, p), at, z) / at for p, z in self._drawn(q)]
         value = np.cumsum(np.where(sure, 1, self.mismatched(q)))[at - 1] / at
         low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
+        high = np.minimum(high + self.unseen / at, 1)
         low = np.where(low * at < 1, 0, low)  # less than one pair is none
         ends = np.stack([value, np.minimum(low, value), np.maximum(high, value)], axis=1)
         return [Estimate(*each) for each in ends.tolist()]
@@ -180,7 +182,7 @@ class Calibration:
         Estimate, Estimate
             Pairs with 0 count as that, and by labels those with 1.
         """
-        wrong, drawn = 1 - np.asarray(matched, dtype=np.float64), []
+        wrong, drawn = 1 - np.asarray(matched, dtype=np.float64), list[tuple[float, float]]()
         q, labelled = self.quantile(wrong), (wrong == 1) | (wrong == 0) & (len(self.theta) == 5)
         last = np.array([int(flagged.sum()), int((~flagged).sum())])
         for p, z in self._drawn(q):
@@ -189,6 +191,7 @@ class Calibration:
                 float(_mismatch_count_quantile(p[some], n[None], z)[0]) if n else 0.0
                 for some, n in zip((flagged, ~flagged), last, strict=True)
             )
+            missed += self.unseen * (len(drawn) % 2)  # in half of the draws
             drawn.append((hit / max(last[0], 1), hit / max(hit + missed, 1e-12)))
         p = np.where(labelled, wrong, self.mismatched(q))
         hit, total = float(p[flagged].sum()), float(p.sum())
@@ -320,12 +323,13 @@ class Calibration:
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as lists of numbers, by name."""
-        return {name: value.tolist() for name, value in vars(self).items() if value is not None}
+        return {name: np.asarray(value).tolist() for name, value in vars(self).items() if value is not None}
 
     @classmethod
     def from_dict(cls, stored: dict[str, Any]) -> "Calibration":
         """The calibration that :meth:`to_dict` stored."""
-        return cls(**{name: np.asarray(value, dtype=np.float64) for name, value in stored.items()})
+        fields: dict[str, Any] = {name: np.asarray(value, dtype=np.float64) for name, value in stored.items()}
+        return cls(**fields)
 
 
 def _entropy(p: np.ndarray) -> np.ndarray:
@@ -379,10 +383,8 @@ def calibrate_by_labels(
         weight = softmax(likelihood + prior).sum(axis=0)
         mean = points @ weight
         spread = np.sqrt((points - mean[:, None]) ** 2 @ weight)
-        axes = tuple(
-            np.linspace(m - 3.5 * s, m + 3.5 * s, 13)
-            for m, s in zip(mean[:2], spread[:2] + [(axis[1] - axis[0]) / 3 for axis in axes], strict=True)
-        )
+        around = 3.5 * (spread[:2] + [(axis[1] - axis[0]) / 3 for axis in axes])
+        axes = tuple(np.linspace(m - s, m + s, 13) for m, s in zip(mean[:2], around, strict=True))
 
     def theta(p: np.ndarray) -> np.ndarray:
         s = np.exp(p[1])

@@ -61,7 +61,6 @@ def mismatched_by_density(
         return np.full(len(at), rate)
     share, null_share = (np.histogram(score, edges)[0] / len(score) for score in (observed, null))
     ratio = np.clip(rate * null_share / np.maximum(share, 1e-9), 0, 1)
-    falling = IsotonicRegression(increasing=False).fit_transform(
-        np.arange(len(ratio)), ratio, sample_weight=share + 1e-9
-    )
+    fall = IsotonicRegression(increasing=False)
+    falling = fall.fit_transform(np.arange(len(ratio)), ratio, sample_weight=share + 1e-9)
     return np.asarray(np.interp(at, (edges[1:] + edges[:-1]) / 2, falling))

@@ -262,12 +262,8 @@ class SimilarityModel:
         score = (self.background.similarity(pairs) - self.scales[0, 0]) / self.scales[0, 1]
         if self.correction:
             sides = pairs.images - self.means[0], pairs.texts - self.means[1]
-            found = sum(
-                cosines(_in_spread(queries @ map_, covariance), targets)
-                for queries, targets, map_, covariance in zip(
-                    sides, sides[::-1], self.maps, self.covariances[::-1], strict=True
-                )
-            )
+            both = zip(sides, sides[::-1], self.maps, self.covariances[::-1], strict=True)
+            found = sum(cosines(_in_spread(x @ map_, covariance), t) for x, t, map_, covariance in both)
             score += self.correction * (found - self.scales[1, 0]) / self.scales[1, 1]
         return np.asarray(score)
 
@@ -385,7 +381,9 @@ def _agreement(pairs: VectorPairs, seed: int, sample: bool = False) -> Similarit
     assert calibration is not None and random is not None
     apart = _corrected(area(observed, null_scores), random.rate)
     near = _near(observed, near_scores, null_scores, random.rate, seed) if apart >= NUMBERS.apart else None
-    if near is not None and near.rate <= calibration.noise_rate(len(pairs)).high:
+    rate = calibration.noise_rate(len(pairs)).determined()
+    least = max(rate.high, rate.value + NUMBERS.least_near)
+    if near is not None and not (rate.value < NUMBERS.few_random and near.rate > least):
         near = None  # those of images that are not in the data
     calibration = near or calibration
     judge = cautious(calibration, len(pairs)) or calibration
@@ -485,9 +483,8 @@ def _alone(
     ``partners`` these stay in the background.
     """
     cosine, sums = cosines(pairs.images[image], pairs.texts[text]), background.others_and_all[int(partners)]
-    return np.asarray(
-        cosine - background.added(cosine, np.stack([sums[0, :, image].T, sums[1, :, text].T])).mean(axis=0)
-    )
+    shared = background.added(cosine, np.stack([sums[0, :, image].T, sums[1, :, text].T]))
+    return np.asarray(cosine - shared.mean(axis=0))
 
 
 def _scale(scores: np.ndarray) -> np.ndarray:

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cleanpairs.core import ConfigError, DataError, reading
+from cleanpairs.core import ConfigError, DataError, plural, reading
 from cleanpairs.core.parameters import check_seed, is_share
 from cleanpairs.data.arrays import as_array, read_npy
 from cleanpairs.data.atomic import staged_directory, staged_file
@@ -396,7 +396,7 @@ def corrupt(
     elif rate is not None:
         noise = inject_noise(pairs, rate, per=per, seed=seed, kind=kind)
         if rate and not noise.mismatched.any():
-            raise ConfigError(f"noise {rate:g} of the kind {kind} mismatches none of the {len(pairs)} pairs")
+            raise ConfigError(f"noise {rate:g} of the kind {kind} mismatches none of {plural(len(pairs), 'pair')}")
     else:
         raise ConfigError("corrupt needs a rate or a noise file")
     corrupted = apply_noise(pairs, noise)

@@ -128,7 +128,7 @@ class Pairs:
         else:
             source_images, groups, bad = _of_encoded(list(images))  # type: ignore[arg-type]
         if image_index is None and n != len(source_images):
-            raise DataError(f"{n} captions need {n} images, found {len(source_images)}; or give image_index")
+            raise DataError(f"each caption needs an image: {n} and {len(source_images)} were given (or image_index)")
         index = np.arange(n) if image_index is None else as_array("image_index", image_index, int)
         named = (precomputed_scores or {}).items()
         scores = {name: as_array(f"scores {name!r}", values, float).astype(np.float32) for name, values in named}
@@ -192,7 +192,7 @@ class Pairs:
         """
         captions = list(captions)
         if len(captions) != len(self):
-            raise DataError(f"{len(self)} pairs need {len(self)} captions, found {len(captions)}")
+            raise DataError(f"each pair needs a caption: {len(self)} and {len(captions)} were given")
         digest = hashlib.sha256((self.source.fingerprint + "\0".join(captions)).encode("utf-8", "surrogatepass"))
         captioned = self.has_captions or any(captions)
         text_group = text_groups(captions) if captioned else self.text_group
@@ -236,7 +236,7 @@ class Pairs:
         seen = np.isin(self.pair_image_group, train.pair_image_group)
         seen[list(self.reasons)] = False
         n = int(seen.sum())
-        return f"{n:,} of {len(self):,} {role} pairs show an image of the training data" if n else None
+        return f"an image of the training data is in {n:,} of {len(self):,} {role} pairs" if n else None
 
     def true_mismatch_mask(self) -> np.ndarray:
         """(N,) bool: which pairs are truly mismatched, by the input's column. Raises DataError: it has none."""
@@ -266,11 +266,11 @@ def _check_sizes(
 ) -> None:  # fmt: skip
     """Raise :class:`DataError` where sizes do not fit n captions and the images."""
     if any(values.ndim != 1 for values in (index, *scores.values())) or (texts is not None and not texts.ndim):
-        raise DataError(f"{n} captions need one image index, one score and one vector each")
+        raise DataError("each caption needs one image index, one score and one vector")
     given = {"image indices": index, "keys": keys, "text vectors": texts}
     for what, values in (given | {f"scores {name!r}": s for name, s in scores.items()}).items():
         if values is not None and len(values) != n:
-            raise DataError(f"{n} captions need {n} {what}, found {len(values)}")
+            raise DataError(f"each caption needs one of the {what}: {n} and {len(values)} were given")
     if n and not 0 <= index.min() <= index.max() < n_images:
         raise DataError(f"image indices are from 0 to {n_images - 1}, found {index.min()} to {index.max()}")
     if texts is not None and (texts.ndim != 2 or texts.dtype.kind != "f" or (n and not texts.size)):

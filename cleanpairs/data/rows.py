@@ -104,7 +104,7 @@ def vectors_of(column: pa.Array, shape: Shape | None, what: str = "vector") -> V
     nested = is_list(column.type.value_type)
     outer, lengths = R if nested else D, list_lengths(column)
     good = lengths == outer
-    faults = {i: f"its {what} has {lengths[i]} values, not {outer}" for i in np.flatnonzero(~good).tolist()}
+    faults = {i: f"its {what} has the length {lengths[i]}, not {outer}" for i in np.flatnonzero(~good).tolist()}
     faults |= dict.fromkeys(np.flatnonzero(column.is_null()).tolist(), f"there is no {what}")
     if nested and good.any():
         inner = list_lengths(taken(column, np.flatnonzero(good)).flatten()).reshape(-1, R)

@@ -54,9 +54,9 @@ class LocalEngine:
                         deaths += 1
                         if deaths >= self.most_deaths:
                             raise ResourceError(
-                                f"worker processes died {deaths} times in a row, with {len(waiting) + len(busy)} "
-                                f"partitions left; where memory is short, take fewer than {self.workers} workers. What "
-                                "is done is kept: run again to resume"
+                                f"worker processes died {deaths} times in a row; where memory is short, take fewer "
+                                f"than {self.workers} workers. What is done is kept: run again to resume (partitions "
+                                f"left: {len(waiting) + len(busy)})"
                             ) from error
                         continue
                     if isinstance(message, Exception):

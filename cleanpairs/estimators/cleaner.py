@@ -250,7 +250,8 @@ class PairCleaner(FittedCleaner, PairScorer, ModelSettings, FitSettings):
         if not np.isfinite(self.correspondence_[usable]).all():
             raise RefusedError("the correspondence of some pairs is not finite: the model has diverged; lower lr")
         if len(usable) > 1 and np.ptp(self.correspondence_[usable]) == 0:
-            warnings.warn("all pairs have the same correspondence; train more epochs, or on more pairs", stacklevel=4)
+            more = "; train more epochs, or on more pairs" * bool(self.history_)
+            warnings.warn(f"all pairs have the same correspondence{more}", stacklevel=4)
         self._fingerprint = fit.pairs.source.fingerprint
         self.model_, self.tau_ = self._model_and_temperature(networks, fit)
         self._set_threshold(self.correspondence_[usable])

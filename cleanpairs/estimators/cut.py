@@ -34,9 +34,12 @@ class Cut:
 
 def cut_at(
     y: np.ndarray, calibration: Calibration | None, method: str, *, max_wrong: float | None, keep: float | None,
-    run: str = "RUN",
+    run: str = "RUN", displaced: bool = False,
 ) -> Cut:  # fmt: skip
-    """See :meth:`cleanpairs.estimators.PairScorer.threshold_for`. ``y`` (n,) finite. ``run``: advice names it."""
+    """See :meth:`cleanpairs.estimators.PairScorer.threshold_for`. ``y`` (n,) finite. ``run``: advice names it.
+
+    ``displaced``: pairs with a score of 0 are of displaced rows, and no plan keeps them.
+    """
     if (max_wrong is None) == (keep is None):
         raise ConfigError("give max_wrong or keep, and not both: the share of wrong pairs, or the share that is kept")
     if not len(y):
@@ -46,11 +49,11 @@ def cut_at(
         )
     best = -np.sort(-y)
     check_correspondence(best)
+    above = int((y > 0).sum())  # 0: labelled as mismatched, or displaced
     if keep is not None:
         check_number("export", "keep", keep, above=0, most=1)
-        kept = max(1, round(keep * len(y)))
-    else:
-        assert max_wrong is not None
+        kept = min(max(1, round(keep * len(y))), above if displaced else len(y))
+    elif max_wrong is not None:
         check_number("export", "max_wrong", max_wrong, above=0, below=1)
         if calibration is None:
             raise RefusedError(
@@ -58,15 +61,15 @@ def cut_at(
                 "or its noise rate is undetermined; keep a share instead (keep, --keep), or label some pairs "
                 f"(cleanpairs review {quote(run)} --calibrate)"
             )
-        kept = min(calibration.purest(y, max_wrong), int((y > 0).sum()))  # 0: labelled as mismatched
+        kept = min(calibration.purest(y, max_wrong), above)
         if not kept:
             raise RefusedError(
                 f"max_wrong={max_wrong:g} cannot be kept: of no {LEAST} pairs is the mismatched share surely so low; "
                 f"of the best {min(LEAST, len(y))} it is {calibration.shares(y, [min(LEAST, len(y))])[0]}"
             )
-    threshold = float(best[kept - 1])
+    threshold = float(best[kept - 1]) if kept else 1.0
     kept = int((y >= threshold).sum())
-    if calibration is None:
+    if calibration is None or not kept:
         return Cut(threshold, kept, len(y), None, None)
     not_kept = 1 - best[:kept].sum(dtype=np.float64) / max(best.sum(dtype=np.float64), 1e-12)
     return Cut(threshold, kept, len(y), calibration.shares(y, [kept])[0], float(not_kept), calibration.counted)

@@ -156,6 +156,7 @@ class Fitted:
     _similarity: SimilarityModel | None = None  # what scores vectors of one space, where nothing is trained
     _counts_similar = False  # whether the noise rate counts captions of similar pairs
     _independence: IndependenceTest | None = None  # what the test found. None: not tested, or dependence is known
+    _why_undetermined = ""  # why the noise rate is, where that is known
     _is_sample: bool | None = None  # whether the pairs of ``fit`` are a sample. None: they come in no stream
     _moves_: np.ndarray = np.empty(0, MOVE)  # of the captions of displaced rows
     _blocks_: Sequence[dict[str, Any]] = ()  # of displaced rows, as the :class:`Explainer` takes them
@@ -423,12 +424,11 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         many = len(bad) > n * most
         if many or not len(usable):
             pair, reason = next(iter((bad if many else self.quarantined_).items()))
-            of, first = f"{n} pairs", f"the first is pair {pair}"
-            if self._is_sample:  # where pairs have other numbers
-                of, first = f"{of} of a sample", "the first"
-            share = f"{len(bad)} of {of} are unusable, more than {percent(most, 0)} (--set max_bad_share=SHARE)"
-            what = share if many else f"all of {of} are unusable"
-            raise DataError(f"{what}; {first}: {reason}{_folder_hint(pairs, reason)}")
+            # The pairs of a sample have other numbers.
+            of, first = (f"{n} of a sample", "") if self._is_sample else (str(n), f" is pair {pair}")
+            share = f"{len(bad)} of {of}, more than {percent(most, 0)} (--set max_bad_share=SHARE)"
+            what = share if many else f"all of {of}"
+            raise DataError(f"unusable pairs: {what}; the first{first}: {reason}{_folder_hint(pairs, reason)}")
         if len(usable) < 2 or not self.require_dependence:
             return usable
         sides = {"image": (pairs.images.array(), pairs.image_index), "text": (pairs.text_vectors, pairs.pair_id)}
@@ -655,7 +655,7 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         max_wrong : float in (0, 1), optional
             Expected share of mismatched pairs among the kept. Its interval ends below 1.5 times that.
         keep : float in (0, 1], optional
-            Share of the pairs that is kept. Of equal ones all are.
+            Share of the pairs that is kept. Of equal ones all are, and of displaced rows none is.
         correspondence : (n,) float, optional
             Correspondence of the data of ``fit``. A loaded model needs it.
 
@@ -679,7 +679,8 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         y = np.asarray(own if correspondence is None else correspondence, dtype=np.float32)
         if max_wrong is not None and len(own) and not np.array_equal(y, own.astype(np.float32), equal_nan=True):
             raise RefusedError("max_wrong is promised of the scores of fit: others are no probabilities of their data")
-        return cut_at(y[np.isfinite(y)], self.calibration_, self.method_name, max_wrong=max_wrong, keep=keep)
+        known = y[np.isfinite(y)], self.calibration_, self.method_name
+        return cut_at(*known, max_wrong=max_wrong, keep=keep, displaced=len(self._moves_) > 0)
 
     def rematch(
         self,

@@ -263,9 +263,14 @@ class Auto(PairCleaner):
         known = training.known
         groups, calibration = known.agreement.group_noise_rate, training.calibration
         rate = noise_rate(calibration, len(fit.usable), other=training.untrained_rate)
+        self._why_undetermined = "fewer than 120 pairs tell too little" if len(fit.usable) < 120 else ""
+        if groups is not None and np.isnan(groups.determined().value):
+            self._why_undetermined = "few images have several captions (or the reverse), which may all be wrong"
         if groups is not None and groups.high and calibration is not None:
             rate = rate.joined(groups.determined())
-            calibration = calibration if np.isnan(rate.value) else calibration.moved(rate.value)
+            if not np.isnan(rate.value):
+                unseen = known.agreement.not_judged * len(fit.usable)
+                calibration = replace(calibration.moved(rate.value), unseen=unseen)
         self.calibration_ = None if np.isnan(rate.value) else calibration
         self._counts_similar = isinstance(known.agreement, SimilarityAgreement) and known.agreement.near
         upper = known.plants_similar_pairs or self._counts_similar
@@ -285,9 +290,8 @@ class Auto(PairCleaner):
         if not self.regression or by_similarity or networks.local or data.images.ndim != 3 or not w.any():
             return networks, tau
         device, seed = self._resolved_device(), self.random_state_
-        linear = Linear.fit(
-            data.images, data.tokens, data.image_index, w, vocabulary=len(self.tokenizer_), seed=seed
-        ).to(device)
+        given = data.images, data.tokens, data.image_index, w
+        linear = Linear.fit(*given, vocabulary=len(self.tokenizer_), seed=seed).to(device)
         rng = np.random.default_rng(step_seed(seed, 19))
         some = np.sort(rng.choice(len(data), min(len(data), 512), replace=False))
         images, tokens = data.images[data.image_index[some]], data.tokens.take(some)

@@ -232,10 +232,9 @@ class ChatWriter:
         """Lines on what was answered, and what was not."""
         if unknown := [answer.where for short, answer in self.file_answers.items() if short not in self.counted]:
             self.problems["unknown ids"] += unknown
-        usable = sum(self.models.values())
-        without = plural(len(self.unanswered), "pair")
-        lines = [f"recaption: {plural(usable, 'caption')} answered, {without} without a usable answer"]
-        lines += [f"  {len(places):,} {kind}, such as {places[0]}" for kind, places in self.problems.items()]
+        usable, without = plural(sum(self.models.values()), "caption"), plural(len(self.unanswered), "pair")
+        lines = [f"recaption: {usable} answered, {without} without a usable answer"]
+        lines += [f"  {kind} ({len(places):,}), such as {places[0]}" for kind, places in self.problems.items()]
         if self.other_prompts:
             lines.append(f"  {plural(self.other_prompts, 'answer')} to another prompt than is given here")
         if self.requests is not None:

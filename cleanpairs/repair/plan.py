@@ -102,13 +102,13 @@ class PlanSummary(ActionCounts):
             sure, left = self.mean_confidence or 0.0, self.repaired - self.judged
             digits = int(not 0.005 <= sure < 0.995)  # neither 0 nor 100 % where it is not
             expected = f"{percent(sure, digits)} of"
-            right = "expected to be right"
             if not self.judged:
                 lines.append("how many of the repairs are right is undetermined")
             elif left:
-                lines.append(f"{expected} {self.judged:,} repairs are {right}, {left:,} are undetermined")
+                known = f"{self.judged:,} repair" + "s" * (self.judged > 1)
+                lines.append(f"{expected} {known} expected to be right, {left:,} undetermined")
             else:
-                lines.append(f"{expected} the repairs are {right}")
+                lines.append(f"{expected} the repairs are expected to be right")
         elif why := why_none_is_repaired(self.reasons, listed=True):
             lines.append(why)
         return "\n".join(lines)

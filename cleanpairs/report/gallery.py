@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow as pa
 from matplotlib.axes import Axes
 
-from cleanpairs.core import DataError
+from cleanpairs.core import DataError, plural
 from cleanpairs.data import Pairs, visible
 from cleanpairs.data.decoding import thumbnails
 from cleanpairs.repair.actions import REMATCHED
@@ -166,7 +166,8 @@ def compare_scores(cards: Cards, given: Mapping[str, np.ndarray], count: int) ->
     out, outcome = [], cards.outcome
     for name, values in given.items():
         if len(values) != len(outcome):
-            raise DataError(f"the precomputed score {name!r} is about {len(values)} pairs, not {len(outcome)}")
+            counts = f"{plural(len(values), 'pair')}, the run about {len(outcome)}"
+            raise DataError(f"the precomputed score {name!r} is about {counts}")
         rows = np.flatnonzero(np.isfinite(values) & outcome.scored)
         if len(rows) < 2:
             continue

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from cleanpairs.core import DataError, check_number
+from cleanpairs.core import DataError, check_number, plural
 from cleanpairs.data import Pairs, visible
 from cleanpairs.data.arrays import as_array, as_truths
 from cleanpairs.data.inspection import count_reasons
@@ -82,7 +82,7 @@ class Outcome:
             counts += [(kind, same["reason"], same["pairs"]) for same in count_reasons(keys, why)]
         counts.sort(key=lambda row: -row[2])
         rest = sum(n for *_, n in counts[most:])
-        return counts[:most] + ([("", f"{len(counts) - most} other reasons", rest)] if rest else [])
+        return counts[:most] + ([("", plural(len(counts) - most, "other reason"), rest)] if rest else [])
 
     def detection(self) -> list[tuple[str, str]]:
         """Return (name, figure) of the detection of mismatched pairs. Empty if the truth is unknown or constant."""
@@ -119,7 +119,7 @@ def outcome_of(scores: Any, threshold: float, plan: RepairPlan | None, truth: np
     truth, unknown = (None, np.zeros(n, bool)) if truth is None else as_truths(truth)
     for name, other in (("truth", truth), ("plan", plan and plan.table)):
         if other is not None and len(other) != n:
-            raise DataError(f"the {name} is about {len(other)} pairs, and the scores about {n}")
+            raise DataError(f"the {name} is about {plural(len(other), 'pair')}, and the scores about {n}")
     # Its figures are of all pairs. `evaluate` counts those that are known.
     truth = None if (unknown & np.isfinite(y)).any() else truth
     captions: list[str | None] = [None] * n

@@ -74,7 +74,7 @@ def write_report(
     why = None if why is None else list(why)  # a Series has its own index
     for what, n in (("scores are", len(outcome)), ("reasons (why) are", len(why or outcome))):
         if n != len(pairs):
-            raise DataError(f"the {what} about {n} pairs, and the data holds {len(pairs)}")
+            raise DataError(f"the {what} about {plural(n, 'pair')}, and the data holds {len(pairs)}")
     if hasattr(scores, "_has_scores_of") and not scores._has_scores_of(pairs.source, n):
         raise DataError("the estimator was fitted to other data: give what it was fitted to, or score_pairs(pairs)")
     if plan is not None:
@@ -211,7 +211,7 @@ def verdict(
             wrong = of_kept.value * kept + float((1 - sure).sum())
             output = Estimate(wrong / (kept + len(sure)), np.nan, np.nan)
     estimates = [rate, of_kept, output]
-    sentence = f"{rate_in_words(result)} {kept:,} of {len(outcome):,} pairs are kept."
+    sentence = f"{rate_in_words(result)} {kept:,} of {len(outcome):,} pairs {'is' if kept == 1 else 'are'} kept."
     counted = calibration.counted if calibration is not None else ""
     of = "no better than similar" if result.get("counts_similar") else "no better than random"
     of = "mismatched" if result.get("answers") or result.get("opinions") else of
@@ -286,7 +286,7 @@ def _threshold(settings: Mapping[str, Any], result: Mapping[str, Any], outcome: 
     value = f"{outcome.threshold:.3g}{below}"
     if own is not None and abs(float(own) - outcome.threshold) > 1e-9:
         return f"{value}, given to the repair plan. The threshold of the run is {float(own):.3g}."
-    if by := [f"{result[name]:,} {name}" for name in ("answers", "opinions") if result.get(name)]:
+    if by := [plural(result[name], name[:-1]) for name in ("answers", "opinions") if result.get(name)]:
         return f"{value}, by {' and '.join(by)}."
     if "threshold" not in settings:
         return ""

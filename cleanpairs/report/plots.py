@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
-from cleanpairs.core import ConfigError, DataError, check_choice, check_whole
+from cleanpairs.core import ConfigError, DataError, check_choice, check_whole, plural
 from cleanpairs.data import Pairs, visible
 from cleanpairs.data.arrays import as_array, as_truths
 from cleanpairs.data.decoding import RGB, Decoder, workers_for
@@ -100,7 +100,7 @@ def plot_pairs(
     y = np.asarray(correspondence, dtype=np.float64).ravel()
     check_whole("plot_pairs", "count", count, 0)
     if len(y) != len(pairs):
-        raise DataError(f"the scores are about {len(y)} pairs, and the data holds {len(pairs)}")
+        raise DataError(f"the scores are about {plural(len(y), 'pair')}, and the data holds {len(pairs)}")
     if isinstance(which, str):
         check_choice("plot_pairs", "which", which, ("worst", "borderline", "best", "random"))
         ids = np.flatnonzero(np.isfinite(y))

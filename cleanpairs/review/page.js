@@ -25,6 +25,7 @@ function make(tag, text, props) {
 
 const say = (text) => { $($("pair").hidden ? "progress" : "message").textContent = text; };
 const percent = (x) => (100 * x).toFixed(1) + " %";
+const plural = (n, noun) => `${n} ${noun}${n === 1 ? "" : "s"}`;
 
 function progress() {
   const asked = blind ? total : pairs.length;  // a calibration chooses its pairs as it goes
@@ -45,8 +46,8 @@ async function list() {
 }
 
 function tell(found) {
-  $("rate").textContent = found.mismatched ? `Of ${found.kept} kept pairs about ${percent(found.mismatched[0])} (${percent(found.mismatched[1])} to ${percent(found.mismatched[2])}) ${found.counted}.`
-    : `${found.kept} pairs are kept. “cleanpairs audit” measures how many of them are mismatched.`;
+  $("rate").textContent = found.mismatched ? `Of ${plural(found.kept, "kept pair")} about ${percent(found.mismatched[0])} (${percent(found.mismatched[1])} to ${percent(found.mismatched[2])}) ${found.counted}.`
+    : `Kept: ${plural(found.kept, "pair")}. “cleanpairs audit” measures how many are mismatched.`;
 }
 
 async function start() {
@@ -150,7 +151,7 @@ async function answerAll(what, action) {
   const pair = shown && shown.pair, made = await ask("decide_all", { ...what, action });
   if (made.name) undoable.push([made.name, pair]);
   await start();
-  say(`${made.changed} pairs: ${DONE[action]}.` + (made.name ? " Press z to undo." : ""));
+  say(`${plural(made.changed, "pair")}: ${DONE[action]}.` + (made.name ? " Press z to undo." : ""));
 }
 
 async function undo() {
@@ -222,5 +223,5 @@ act(async () => {
   if (blind) $("rate").textContent = "The scores are hidden, so that they do not influence you.";
   $("finish").textContent = blind ? "Show the result" : "Write the plan";
   await start();
-  if (state.damaged) say(`${state.damaged} damaged lines of the file of answers were left out.`);
+  if (state.damaged) say(`Left out of the file of answers: ${plural(state.damaged, "damaged line")}.`);
 });

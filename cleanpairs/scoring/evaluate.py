@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from cleanpairs.core import DataError, check_number, check_whole
+from cleanpairs.core import DataError, check_number, check_whole, plural
 from cleanpairs.data.arrays import as_array, as_truths
 
 
@@ -109,7 +109,7 @@ def recall_folds(
         return of(np.arange(m), np.arange(len(owner)), owner)
     check_whole("evaluate", "folds", folds, 1)
     if folds > m:
-        raise DataError(f"{m} images make 1 to {m} folds, asked for {folds}")
+        raise DataError(f"{plural(m, 'image')} can be divided into 1 to {m} folds, asked for {folds}")
     for images in np.array_split(np.arange(m), folds):
         captions = np.flatnonzero((owner >= images[0]) & (owner <= images[-1]))
         recalls.append(of(images, captions, owner[captions] - images[0]))

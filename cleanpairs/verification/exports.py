@@ -57,7 +57,7 @@ def _check_file(part: Part, manifest: Path, findings: Verification) -> None:
         with findings.section(f"{name}: pages", path):
             pages = read_pages(path, findings)
             if pages is not None and part.rows is not None and pages != part.rows:
-                findings.wrong(path, f"has {pages:,} rows, not the {part.rows:,} of {manifest.name}")
+                findings.wrong(path, f"has {plural(pages, 'row')}, not the {part.rows:,} of {manifest.name}")
 
 
 def _check_counts(
@@ -67,19 +67,19 @@ def _check_counts(
     with findings.section(f"rows add up: {plural(pairs, 'pair')}, {plural(rows['out'], 'row')} out", manifest):
         total = sum(counts[name] for name in COUNTED)
         if total != pairs:
-            findings.wrong(manifest, f"the counts add up to {total:,}, and the input had {pairs:,} pairs")
+            findings.wrong(manifest, f"the counts add up to {total:,}, and the pairs are {pairs:,}")
         if "ledger" in rows and rows["ledger"] != pairs:
-            findings.wrong(manifest, f"the ledger has {rows['ledger']:,} lines for {pairs:,} pairs")
+            findings.wrong(manifest, f"the ledger counts {rows['ledger']:,}, and the manifest {pairs:,}")
         gone = counts["dropped"] + counts["quarantined"]
         if "dropped" in rows and rows["dropped"] != gone:
-            findings.wrong(manifest, f"the dropped file has {rows['dropped']:,} rows for {gone:,} pairs")
+            findings.wrong(manifest, f"the dropped file counts {rows['dropped']:,}, and the manifest {gone:,}")
         if kind not in FORMATS:
             findings.wrong(manifest, f"the format {kind!r} is none of {', '.join(FORMATS)}")
         elif out.exists() and kind != "parquet":  # of a Parquet file the rows were read, page by page
             with reading(out, f"read as {kind}", Exception):  # libraries raise anything for a damaged file
                 on_disk = FORMATS.load(kind).count(out)
             if on_disk != rows["out"]:
-                findings.wrong(out, f"has {on_disk:,} rows, not the {rows['out']:,} of {manifest.name}")
+                findings.wrong(out, f"has {plural(on_disk, 'row')}, not the {rows['out']:,} of {manifest.name}")
 
 
 def _check_ledger(out: Path, path: Path, rows: Counter[str], counts: Counter[str], findings: Verification) -> None:
@@ -97,7 +97,7 @@ def _check_ledger(out: Path, path: Path, rows: Counter[str], counts: Counter[str
         findings.wrong(path, f"holds the action {unknown!r}, which is none", "column 'action'")
     for name, which in COUNTED.items():
         if by_action[which] != counts[name]:
-            difference = f"has {by_action[which]:,} pairs of {which!r}, and the manifest {counts[name]:,}"
+            difference = f"has {by_action[which]:,} of {which!r}, and the manifest {counts[name]:,}"
             findings.wrong(path, difference, "column 'action'")
     numbers = table.select(["pair_id", "row", "out_row"]).columns
     pair, row, out_row = (np.asarray(column.fill_null(-1).to_numpy(), np.int64) for column in numbers)
@@ -110,4 +110,4 @@ def _check_ledger(out: Path, path: Path, rows: Counter[str], counts: Counter[str
     for name, at, n, of in columns:
         steps = np.diff(at, prepend=-1)
         if ((steps < 0) | (steps > 1)).any() or (at[-1] + 1 if len(at) else 0) != n:
-            findings.wrong(path, f"does not lead through the {n:,} rows of {of} in order", f"column {name!r}")
+            findings.wrong(path, f"does not lead in order through {of}, of {plural(n, 'row')}", f"column {name!r}")

@@ -100,7 +100,7 @@ def read_pages(path: Path, findings: Verification) -> int | None:
                     findings.wrong(path, f"damaged after row {row} of it: {error_text(error)}", place)
                     continue
                 if row != expected:
-                    findings.wrong(path, f"has {row:,} rows, and its row group {expected:,}", place)
+                    findings.wrong(path, f"has {plural(row, 'row')}, and its row group {expected:,}", place)
         if sum(sizes) != metadata.num_rows:
             findings.wrong(path, f"the row groups' rows do not add up to its {metadata.num_rows:,}", "footer")
         findings.notes += [f"{path.name}: column {name!r} holds text that is not UTF-8" for name in sorted(odd)]
@@ -125,7 +125,7 @@ def check_scores(path: Path, findings: Verification, pairs: int | None = None, t
     if not check_schema(path, table.schema, SCORES_SCHEMA, findings):
         return 0
     if pairs is not None and len(table) != pairs:
-        findings.wrong(path, f"has {len(table):,} rows, and the run {pairs:,} pairs")
+        findings.wrong(path, f"has {plural(len(table), 'row')}, and the run {plural(pairs, 'pair')}")
     ids = table["pair_id"]
     if ids.null_count or not np.array_equal(ids.to_numpy(), np.arange(len(table))):
         findings.wrong(path, "is not 0, 1, 2 ... in order", "column 'pair_id'")

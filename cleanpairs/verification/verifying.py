@@ -105,7 +105,7 @@ def _verify_run(path: Path, findings: Verification) -> None:
                 pairs = info["input"]["pairs"] if done else None
                 flagged = check_scores(scores, findings, pairs=pairs, threshold=result.get("threshold"))
                 if done and not findings.problems and flagged != (recorded := result.get("flagged")):
-                    findings.wrong(scores, f"flags {flagged:,} pairs, and run.json says {recorded}", "is_mismatch")
+                    findings.wrong(scores, f"flags {flagged:,}, and run.json says {recorded}", "is_mismatch")
     if _exists(path / "model", done, findings):
         _verify_model(path / "model", findings)
     plan = path / "plan.parquet"

@@ -56,7 +56,7 @@ def test_bench_as_json(command: Command, data: Path) -> None:
     ("bench --quiet --methods crcl --noise 0.2;0.4", 2, "0.2;0.4"),
     ("bench --quiet --methods crcl --noise-file nowhere.npy", 3, "nowhere.npy"),
     ("corrupt --noise-file n.npy --kind collapse:2", 2, "only one of --kind, --noise-file"),
-    ("corrupt --noise 0.4 --kind shift:40", 2, "shift:40 mismatches none of the 32 pairs"),
+    ("corrupt --noise 0.4 --kind shift:40", 2, "shift:40 mismatches none of 32 pairs"),
 ])  # fmt: skip
 def test_refusals(command: Command, data: Path, argv: str, code: int, words: str) -> None:
     name, *options = argv.split()

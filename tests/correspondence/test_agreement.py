@@ -342,6 +342,18 @@ def test_copies_of_a_few_captions_are_counted() -> None:
     assert found is not None and found.calibration.noise_rate(1500).low < wrong.mean() < found.noise_rate + 0.05
 
 
+def test_placeholders_in_place_of_images_are_no_near_images() -> None:
+    """Their own captions are not in the data, so that such pairs score above random ones, as near ones do."""
+    rng, shown = np.random.default_rng(0), np.arange(300)
+    shown[rng.permutation(300)[:90]] = rng.integers(300, 305, 90)
+    for seed in (6, 8):
+        images, texts, _, _ = cone(305, 0.0, spread=1.0, seed=seed)
+        found = similarity_agreement(VectorPairs(images[shown], texts[:300], shown, np.arange(300)))
+        estimate = found.calibration.noise_rate(300)
+        assert not found.near and estimate.low < 0.3 < estimate.high
+        assert (shown >= 300)[found.matched < 0.5].mean() > 0.9
+
+
 @pytest.mark.parametrize("n", [200, 600])
 def test_of_two_spaces_nothing_is_said(n: int) -> None:
     """Of equal dimensions, and with all that relates images and captions still there."""
@@ -412,9 +424,8 @@ def test_a_sample_tells_of_all_pairs_what_their_comparison_does(monkeypatch: pyt
 
 def test_what_was_learned_of_pairs_judges_others_after_it_was_stored() -> None:
     images, texts, at, truth = cone(1400, 0.3, seed=4)
-    numbers = np.arange(1400)
-    parts = slice(800), slice(800, 1400)
-    known, others = (VectorPairs(images[part], texts[part], numbers[part], at[part]) for part in parts)
+    pairs = VectorPairs(images, texts, np.arange(1400), at)
+    known, others = pairs.take(np.arange(800)), pairs.take(np.arange(800, 1400))
     some = similarity_agreement(known)
     stored = SimilarityModel.from_arrays(some.model.arrays())
     got = stored(others)

@@ -1,5 +1,7 @@
 """The calibration by a null: probabilities and intervals against the truth of simulated scores."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.optimize import minimize
@@ -144,10 +146,12 @@ def test_more_labels_narrow_the_interval() -> None:
 def test_the_verdict_claims_no_more_than_is_known() -> None:
     for found, told in (
         ({"noise_rate": None}, "The scores do not show how many pairs are mismatched."),
+        ({"noise_rate": None, "why_undetermined": "few images"}, "how many pairs are mismatched: few images."),
         ({"noise_rate": None, "noise_rate_bound": 0.4}, "They are at most 40.0 %."),
         ({"noise_rate": 0.01, "noise_rate_interval": [0, 0.02], "noise_rate_bound": 0.3}, "0.0 % to 30.0 % of the"),
         ({"noise_rate": 0.2, "noise_rate_interval": [0.1, 0.3], "answers": 40, "better_than_random": 0}, "By 40"),
         ({"noise_rate": 0.2, "noise_rate_interval": [0, 1], "answers": 0, "opinions": 9}, "By 9 opinions of a judge a"),
+        ({"noise_rate": 0.2, "noise_rate_interval": [0, 1], "answers": 1, "opinions": 9}, "By 1 answer and 9 "),
     ):
         words = rate_in_words(found)
         assert told in words and ("are mismatched (95" in words) == ("answers" in found)
@@ -174,9 +178,13 @@ def test_a_rate_is_undetermined_where_other_scores_contradict_it_or_nothing_tell
 
 def test_a_stored_one_says_the_same_probabilities_lead_back_and_less_than_one_pair_is_none() -> None:
     observed, null, _ = scores(800, 200, 0.4, seed=4)
-    found = calibrate(observed, null)
+    found = replace(calibrate(observed, null), unseen=80.0)  # they may be among the kept, and among the missed
     again = Calibration.from_dict(found.to_dict())
     q = np.linspace(0.01, 0.99, 50)
+    seen, p = replace(again, unseen=0.0), 1 - found.mismatched(positions(observed, observed))
+    for count in (800, 400):
+        assert again.shares(p, [count])[0].high == pytest.approx(seen.shares(p, [count])[0].high + 80 / count)
+    assert again.below(p, p < 0.5)[1].low < seen.below(p, p < 0.5)[1].low - 0.05
     np.testing.assert_array_equal(again.mismatched(q), found.mismatched(q))
     np.testing.assert_allclose(found.quantile(found.mismatched(q)), q, atol=2e-3)
     observed, null, _ = scores(3000, 3000, 0.0, seed=0, right=(6, 0.7))

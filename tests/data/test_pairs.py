@@ -65,12 +65,12 @@ def test_arrays_that_do_not_fit() -> None:
         ({"features": np.zeros((2, 3), int)}, "features"), ({"features": np.zeros((1, 3))}, "image"),
         ({"features": x, "image_index": [0, 2]}, "image"), ({"features": x, "image_index": [0, -1]}, "image"),
         ({"features": x, "keys": ["k"]}, "key"), ({"features": np.zeros((2, 0))}, "no numbers"),
-        ({"images": images, "precomputed_scores": {"similarity": [0.1]}}, "2 scores 'similarity'"),
+        ({"images": images, "precomputed_scores": {"similarity": [0.1]}}, "scores 'similarity': 2 and 1"),
         ({"images": images, "text_vectors": np.zeros((3, 4), np.float32)}, "text vectors"),
         ({"features": torch.ones(2, 3, requires_grad=True)}, "detach"),
         ({"features": x, "image_index": [0.5, 1]}, "image_index .* not all whole"),
         ({"features": x, "precomputed_scores": {"a": ["x", "y"]}}, "scores 'a' .* they are <U1"),
-        ({"images": [*images, b"3"]}, "2 captions need 2 images, found 3"),
+        ({"images": [*images, b"3"]}, "each caption needs an image: 2 and 3 were given"),
         ({"images": [Image.new("L", (2, 2))] * 2}, "load_pairs"),
         ({"captions": ["a", 5], "images": images}, "caption 1 is 5"),
         ({"captions": "ab", "images": images}, "captions are a list, found the text 'ab'"),
@@ -113,7 +113,7 @@ def test_reasons_go_with_the_captions_and_stay_with_the_images() -> None:
     features = np.array([[np.nan], [1.0]])
     other = Pairs.from_arrays(["", ""], features=features).with_captions(["a", "b"])
     assert set(other.reasons) == {0} and "finite" in other.reasons[0]
-    assert_raises(DataError, "2 captions", other.with_captions, ["a"])
+    assert_raises(DataError, "2 and 1 were given", other.with_captions, ["a"])
 
 
 def test_truth_from_a_file(tmp_path: Path) -> None:

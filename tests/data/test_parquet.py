@@ -57,7 +57,7 @@ def test_bad_vectors_are_quarantined_and_zero(tmp_path: Path) -> None:
     path = write(tmp_path / "in.parquet", vectors(pa.array([*rows, *[None] * 700], pa.list_(pa.float64()))))
     pairs = load_pairs(path)
     assert set(pairs.reasons) == {0, 2, 3, 4, 5, 6, 8, *range(9, 709)}
-    assert "1 values, not 2" in pairs.reasons[0] and "finite" in pairs.reasons[2] and "no vector" in pairs.reasons[3]
+    assert "length 1, not 2" in pairs.reasons[0] and "finite" in pairs.reasons[2] and "no vector" in pairs.reasons[3]
     np.testing.assert_array_equal(pairs.images.array()[[1, 7], 0], [[1, 2], [4, 5]])
     assert not pairs.images.array()[sorted(pairs.reasons)].any()
     for nulls, rest in ((700, [[1.0, 2.0]]), (3, [])):
@@ -437,7 +437,7 @@ def test_vectors_of_captions_keep_their_faults(large: bool, tmp_path: Path, monk
     pairs = load_pairs(write(tmp_path / "data.parquet", table))
     assert (type(pairs.text_vectors) is np.memmap) == large and pairs.source.columns["text_features"] == "text_features"
     np.testing.assert_array_equal(pairs.text_vectors[:, :2], [[1, 2], [0, 0], [0, 0], [0, 0], [4, 5]])
-    missing, short = "there is no text vector", "its text vector has 1 values, not 1002"
+    missing, short = "there is no text vector", "its text vector has the length 1, not 1002"
     assert pairs.reasons == {1: missing, 2: short, 3: "its text vector is not finite"}
     odd = pa.concat_tables([table] * 3).set_column(0, "caption", pa.array([*"abcdefghijklmn", '["it", "looks so"]']))
     assert load_pairs(write(tmp_path / "odd.parquet", odd)).text_vectors is not None

@@ -8,9 +8,11 @@ from cleanpairs.correspondence.calibration import Calibration, calibrate, positi
 from cleanpairs.estimators.cut import Cut, cut_at
 from tests.helpers import assert_raises
 
+Scored = tuple[np.ndarray, np.ndarray, Calibration]
+
 
 @pytest.fixture(scope="module")
-def scored() -> tuple[np.ndarray, np.ndarray, Calibration]:
+def scored() -> Scored:
     """P(matched) (6000,), the truth, and the calibration."""
     rng = np.random.default_rng(8)
     wrong = rng.random(6000) < 0.4
@@ -20,7 +22,7 @@ def scored() -> tuple[np.ndarray, np.ndarray, Calibration]:
 
 
 @pytest.mark.parametrize("most", [0.05, 0.02])
-def test_the_kept_are_pure_as_asked_and_many(scored: tuple[np.ndarray, np.ndarray, Calibration], most: float) -> None:
+def test_the_kept_are_as_pure_as_asked_and_many(scored: Scored, most: float) -> None:
     y, wrong, calibration = scored
     cut = cut_at(y, calibration, "auto", max_wrong=most, keep=None)
     kept = y >= cut.threshold
@@ -45,16 +47,20 @@ def test_of_equal_scores_all_are_kept_and_count(step: int) -> None:
     assert cut.share is not None and cut.share.value <= 0.05 and cut.share.high <= 0.075
 
 
-def test_a_share_is_kept_by_any_score(scored: tuple[np.ndarray, np.ndarray, Calibration]) -> None:
+def test_a_share_is_kept_by_any_score(scored: Scored) -> None:
     y, _, calibration = scored
     cut = cut_at(np.linspace(0, 1, 50), None, "crcl", max_wrong=None, keep=0.8)
     assert cut == Cut(cut.threshold, 40, 50, None, None) and "undetermined" in str(cut)
     known = cut_at(y, calibration, "auto", max_wrong=None, keep=0.5)
     assert known.kept == 3000 and known.share is not None and calibration.shares(np.zeros(9), [9])[0].value == 1
     assert cut_at(np.full(9, 0.7), None, "crcl", max_wrong=None, keep=0.5).kept == 9  # equal ones are all kept
+    for displaced, kept in ((4, 5), (9, 0)):  # no plan keeps these rows
+        given = np.where(np.arange(9) < displaced, 0, 0.7), calibration, "crcl"
+        cut = cut_at(*given, max_wrong=None, keep=0.9, displaced=True)
+        assert cut.kept == kept == (given[0] >= cut.threshold).sum() and f"{kept} of 9 pairs" in str(cut)
 
 
-def test_what_is_out_of_range_or_cannot_be_known_is_refused(scored: tuple[np.ndarray, np.ndarray, Calibration]) -> None:
+def test_what_is_out_of_range_or_cannot_be_known_is_refused(scored: Scored) -> None:
     y, _, calibration = scored
     wrong = ({}, {"max_wrong": 0.1, "keep": 0.5}, {"keep": 0.0}, {"keep": 1.1}, {"max_wrong": 1.0})
     for given, known, asked, error, said in (

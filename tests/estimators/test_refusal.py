@@ -95,13 +95,13 @@ def test_of_a_few_pairs_without_a_hint_none_is_flagged() -> None:
 def test_the_share_of_bad_rows_is_a_parameter_and_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = corpus(40)
     pairs.reasons.update(dict.fromkeys(range(12), "set aside by the test"))  # 30 %
-    assert_raises(DataError, "12 of 40 pairs are unusable, more than 20 %", method("crcl").fit, pairs)
+    assert_raises(DataError, "unusable pairs: 12 of 40, more than 20 %", method("crcl").fit, pairs)
     assert method("crcl", max_bad_share=0.3).fit(pairs).quarantined_.keys() == set(range(12))
     monkeypatch.setenv("CLEANPAIRS_MAX_BAD_SHARE", "0.5")
     method("crcl").fit(pairs)
     assert_raises(DataError, "more than 10 %", method("crcl", max_bad_share=0.1).fit, pairs)
     pairs.reasons.update(dict.fromkeys(range(40), "set aside by the test"))
-    assert_raises(DataError, "all of 40 pairs are unusable", method("crcl", max_bad_share=1.0).fit, pairs)
+    assert_raises(DataError, "unusable pairs: all of 40", method("crcl", max_bad_share=1.0).fit, pairs)
 
 
 def test_where_images_were_looked_for_that_are_missing(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from scipy.stats import spearmanr
 from sklearn.metrics import roc_auc_score
 
 from cleanpairs import Auto, ClipScore, Pairs, apply_noise, inject_noise
-from cleanpairs.core.errors import ConfigError
+from cleanpairs.core.errors import ConfigError, RefusedError
 from cleanpairs.correspondence.agreement import normalised_agreement, nothing_known
 from cleanpairs.correspondence.calibration import calibrate, positions
 from cleanpairs.correspondence.similarity import weights_by_twins
@@ -186,7 +186,12 @@ def test_images_whose_captions_are_all_wrong_are_found_and_counted(monkeypatch: 
     assert low < noise.mismatched.mean() < high < noise.mismatched.mean() + 0.1
     assert roc_auc_score(~noise.mismatched, model.correspondence_) > 0.95
     assert within == [True, True]  # in both stages a pair weighs no more than its group
-    assert np.isnan(small().fit(clean.select(np.arange(180))).noise_rate_)  # 60 images are too few to tell
+    few = small().fit(clean.select(np.arange(180)))  # 60 images are too few to tell
+    assert np.isnan(few.noise_rate_) and "few images have several captions" in few._why_undetermined
+    some = small().fit(clean.select(np.r_[:90, 90:1050:3]))  # 30 images of several captions, which may all be wrong
+    ends = some.noise_rate_interval_[1], some.threshold_for(keep=1.0).share.high
+    assert min(ends) > 90 / 410 and abs(ends[1] - ends[0]) < 0.05 and not some._why_undetermined
+    assert_raises(RefusedError, "max_wrong=0.1 cannot be kept", some.threshold_for, max_wrong=0.1)
 
 
 def test_where_the_agreement_sees_nothing_the_planted_pairs_tell(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,7 +212,7 @@ def test_where_the_agreement_sees_nothing_the_planted_pairs_tell(monkeypatch: py
 def test_too_few_pairs_to_plant_leave_the_noise_rate_undetermined(pairs: Pairs) -> None:
     model = small(epochs=4, label_epochs=3).fit(pairs)
     assert np.isnan(model.noise_rate_) and np.isnan(model.noise_rate_interval_).all() and model.calibration_ is None
-    assert np.isfinite(model.correspondence_).all()
+    assert np.isfinite(model.correspondence_).all() and "fewer than 120" in model._why_undetermined
     assert [line["stage"] for line in model.history_] == [1] * 4 * bool(pairs.captions[0])  # nothing to be calibrated
 
 

@@ -99,7 +99,7 @@ def test_what_is_no_caption_is_counted_and_named(line: Callable[[Any], str], kin
     assert new.summary().recaptioned == 5 + usable
     assert new.table["action"][0].as_py() == ("recaption" if usable else "drop")
     assert all(caption is None or caption for caption in new.table["caption"].to_pylist())
-    assert f"  1 {kind}, such as line {7 + usable} of {answers}" in writer.report() and [*writer.problems] == [kind]
+    assert f"  {kind} (1), such as line {7 + usable} of {answers}" in writer.report() and [*writer.problems] == [kind]
     assert lines_of(tmp_path / "rest.jsonl") == [first] * (not usable)  # so it can be asked again
     with answers.open("a") as file:
         file.write("\n" + answered(first))

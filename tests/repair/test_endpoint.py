@@ -78,17 +78,17 @@ BUSY = (429, {"Retry-After": "0"}, b"slow down")
 
 @pytest.mark.parametrize(("first", "requests", "problem"), [
     ([BUSY, BUSY], 8, ""), ([(503, {"Content-Type": "text/html; charset=hex"}, b"<html>"), None], 8, ""),
-    ([BUSY, None, BUSY], 8, "errors, such as the pair captioned 'purple': status 429: slow down"),
-    ([(400, {}, b"too large")], 6, "errors, such as the pair captioned 'purple': status 400: too large"),
-    ([(200, {}, b"<html>")], 6, "answers of another form, such as the pair captioned 'purple'"),
-    ([(200, {}, json.dumps(completion("")).encode())], 6, "empty answers"),
+    ([BUSY, None, BUSY], 8, "errors (1), such as the pair captioned 'purple': status 429: slow down"),
+    ([(400, {}, b"too large")], 6, "errors (1), such as the pair captioned 'purple': status 400: too large"),
+    ([(200, {}, b"<html>")], 6, "answers of another form (1), such as the pair captioned 'purple'"),
+    ([(200, {}, json.dumps(completion("")).encode())], 6, "empty answers (1)"),
 ])  # fmt: skip
 def test_what_is_answered_first(first: Sequence[Reply], requests: int, problem: str, tmp_path: Path) -> None:
     cache = tmp_path / "answers.jsonl"
     with serving(lambda k, request: first[k - 1] if k <= len(first) else good(request)) as (url, asked):
         plan, writer = run(url, cache)
         assert len(asked) == requests and plan.summary().recaptioned == (5 if problem else 6)
-        assert (f"  1 {problem}" in writer.report()) if problem else not writer.problems
+        assert (f"  {problem}" in writer.report()) if problem else not writer.problems
         again, _ = run(url, cache)  # a failure is asked again, an empty answer is one
         assert again.summary().recaptioned == (5 if "empty" in problem else 6)
 

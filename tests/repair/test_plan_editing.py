@@ -84,7 +84,7 @@ def test_what_was_told_of_a_caption_goes_with_it(tmp_path: Path, row: int, chang
     plan_of({row: changes}).save(tmp_path / "plan.parquet")
     plan = RepairPlan.load(tmp_path / "plan.parquet")
     assert plan.table.to_pylist()[row].items() >= left.items()
-    assert row or "70 % of 1 repairs are expected to be right, 2 are undetermined" in str(plan.summary())
+    assert row or "70 % of 1 repair expected to be right, 2 undetermined" in str(plan.summary())
 
 
 def test_another_donor_brings_its_caption_and_loses_the_scores(tmp_path: Path) -> None:

@@ -98,17 +98,17 @@ LEDGER = "out.parquet.ledger.parquet"
 @pytest.mark.parametrize(
     ("file", "change", "words"),
     [
-        (LEDGER, lambda t: t.slice(0, len(t) - 1), ["lines for 24 pairs"]),
+        (LEDGER, lambda t: t.slice(0, len(t) - 1), ["the ledger counts 23, and the manifest 24"]),
         (LEDGER, lambda t: put(t, "pair_id", 3, 2), ["column 'pair_id'"]),
         (LEDGER, lambda t: put(t, "action", 0, "drop"), ["'keep'", "'drop'"]),
         (LEDGER, lambda t: put(t, "action", 0, "eaten"), ["'eaten'"]),
         (LEDGER, lambda t: put(t, "out_row", 3, 7), ["column 'out_row'"]),
         (LEDGER, lambda t: put(t, "out_row", 0, None), ["row 0, column 'out_row'"]),
         (LEDGER, lambda t: t.drop_columns(["reason"]), ["column 'reason'", "missing"]),
-        (LEDGER, lambda t: put(t, "row", 3, 2), ["24 rows of the input", "column 'row'"]),
+        (LEDGER, lambda t: put(t, "row", 3, 2), ["the input, of 24 rows", "column 'row'"]),
         (LEDGER, lambda t: t.replace_schema_metadata(None), ["is no ledger that can undo"]),
-        ("out.parquet", lambda t: t.slice(1), ["does not lead through"]),
-        ("dropped.parquet", lambda t: t.slice(1), ["dropped file has"]),
+        ("out.parquet", lambda t: t.slice(1), ["does not lead in order through"]),
+        ("dropped.parquet", lambda t: t.slice(1), ["dropped file counts"]),
     ],
 )
 def test_rows_that_do_not_add_up_are_found(tmp_path: Path, file: str, change: Any, words: list[str]) -> None:

@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cleanpairs.core import DataError
+from cleanpairs.core import DataError, plural
 from cleanpairs.core.recipe import DataOptions
 from cleanpairs.core.regular import cached_by_file, read_text, reading
 from cleanpairs.data.arrays import read_vectors
@@ -65,7 +65,7 @@ class ClipRetrievalReader(ParquetReader):
             for path, note in zip(side, notes, strict=True):
                 count, (n,) = len(read_vectors(path)), count_rows([note])
                 if by_number(path)[0] != by_number(note)[0] or count != n:
-                    raise DataError(f"{path} with {count} vectors does not go with {note} with {n} rows")
+                    raise DataError(f"{path} with {plural(count, 'vector')} does not go with {note} (rows: {n})")
         request = replace(request, text_vectors=request.text_vectors or (VECTORS[1] if texts else None))
         return self.described(data, [*images, *texts, *notes], sum(count_rows(notes)), request)
 
@@ -273,7 +273,7 @@ def _captions(captions: str, images: str, n: int) -> str:
     """The Parquet file in the cache with ``key`` and ``caption`` (or a list ``captions``) of each of ``n`` images."""
     lines = _lines_of(captions)
     if bool(lines) != bool(n) or (n and len(lines) % n):
-        raise DataError(f"{captions} has {len(lines)} captions for the {n} images of {images}: not the same for each")
+        raise DataError(f"{captions} has {plural(len(lines), 'caption')} for {n} of {images}: not the same for each")
     split, each = Path(images).name.removesuffix("_ims.npy"), len(lines) // max(n, 1)
     keys, texts = pa.array([f"{split}-{i}" for i in range(n)], pa.string()), pa.array(lines, pa.string())
     if each > 1:
@@ -288,7 +288,7 @@ def _with_truth(truth: str, rows: str) -> str:
     lists = "captions" in table.column_names
     counts = np.asarray(pc.list_value_length(table["captions"])) if lists else np.ones(len(table), int)
     if len(told) != counts.sum():
-        raise DataError(f"{truth} speaks of {len(told)} pairs, the data has {counts.sum()}")
+        raise DataError(f"{truth} speaks of {plural(len(told), 'pair')}, the data has {counts.sum()}")
     for name in [name for name in TRUTH if name in told.column_names]:
         table = table.append_column(name, grouped(told[name], counts) if lists else told[name])
     return str(cached_tables([table]))
