@@ -130,7 +130,7 @@ _is_address, _is_tags_or_addresses = _is_all_addresses(), _is_all_addresses(r"|(
 
 def _has_no_word(caption: str, _: float) -> bool:
     """Whether a caption has only numbers and codes: ASCII with three digits, and without four letters in a row."""
-    return not _LETTER.search(re.sub(r"(?<!\S)(?!\S*[A-Za-z]{4})[!-~]*\d{3}[!-~]*(?!\S)", " ", caption))
+    return not _LETTER.search(re.sub(r"(?<!\S)(?!\S*[A-Za-z]{4})(?=[!-~]*\d{3})[!-~]+(?!\S)", " ", caption))
 
 
 def _is_mojibake(caption: str, _: float) -> bool:
