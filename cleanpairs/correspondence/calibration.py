@@ -374,10 +374,10 @@ def calibrate_by_labels(
         points[3] = points[2:].max(axis=0)
         at, log_s = points[:2, :: len(likely), None]
         z = np.clip(-np.exp(log_s) * (odds + at), -SUREST, SUREST) + ORDER * (0.5 - quantile)
-        low, high = points[2:, : len(likely), None]
-        g = expit(z)[:, None]  # (curves, 1, k), and of each label its probability with all ends (curves, ends, k):
-        answered = (a + b * low + b * (high - low) * g for a, b in zip(first, slope, strict=True))
-        likelihood = np.stack([np.log(np.multiply.reduceat(p, few, axis=2)).sum(axis=2).ravel() for p in answered])
+        g, ends = expit(z), points[2:, : len(likely)].T  # (curves, k), and of each label its probability with each end:
+        answered = (a + b * low + b * (high - low) * g for a, b in zip(first, slope, strict=True) for low, high in ends)
+        logs = np.array([np.log(np.multiply.reduceat(p, few, axis=1)).sum(axis=1) for p in answered])
+        likelihood = logs.reshape(len(first), len(ends), -1).swapaxes(1, 2).reshape(len(first), -1)
         normal = ((points[0] - 1.6) / 2.6) ** 2 / 2 + ((points[1] - 0.3) / 0.8) ** 2 / 2
         prior = np.tile(likely, len(at)) - normal
         weight = softmax(likelihood + prior).sum(axis=0)

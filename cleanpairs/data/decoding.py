@@ -35,6 +35,7 @@ from cleanpairs.core.errors import DataError, ResourceError
 from cleanpairs.core.limits import decoding_limits, limit, lower_memory_limit, memory_is_capped
 from cleanpairs.core.registry import load_target
 from cleanpairs.data.images import ImageSource, read_image
+from cleanpairs.ops.mapped import blocks
 
 MISSING = "there is no image"
 REPLY = struct.Struct("<BB3I")  # 0 for an array, 1 for a reason. Number of dimensions, sizes. Then the bytes
@@ -164,7 +165,7 @@ def _gather(start: int, decoded: Iterable[Result]) -> DecodedBatch:
 def thumbnails(images: ImageSource, rows: np.ndarray, size: int) -> Iterator[bytes | None]:
     """A small JPEG of each of the images ``rows`` (k,), without the original's metadata. None where there is none."""
     with Decoder(_shrunk(size), workers_for(len(rows))) as decoder:
-        for batch in decoder.batches(images.at(rows).iter_encoded(32)):
+        for batch in decoder.batches((k.start, images.read(rows[k].tolist())) for k in blocks(len(rows), 32)):
             jpegs = dict(zip((batch.rows - batch.start).tolist(), batch.arrays, strict=True))
             yield from (jpegs[i].tobytes() if i in jpegs else None for i in range(batch.size))
 

@@ -7,7 +7,7 @@ hash sees shapes and no colours. It has 63 signs of the lowest frequencies of a 
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -66,32 +66,46 @@ def near_duplicate_groups(signatures: np.ndarray, *, most_bits: int = 6, most_co
     index = faiss.IndexBinaryMultiHash(64, 4, 16)  # of 7 errors or fewer some quarter of the bits has at most one
     index.nflip = most_bits // 4
     index.add(codes)
-    edges = []
-    for source, near in _links(index, codes, most_bits, at_once=16):  # few: thousands may share a hash
-        distance = np.linalg.norm(colours[source] - colours[near], axis=1)
-        alike = distance <= most_colour * np.minimum(contrast[source], contrast[near])
-        edges.append(np.stack([source, near])[:, alike])
-    group[rows] = rows[_first_linked(edges, len(codes), inverse)]
+    size = np.einsum("ij,ij->i", colours, colours, dtype=np.float64)
+
+    def alike() -> Iterator[np.ndarray]:
+        for source, near in _links(index, codes, most_bits):
+            (some, at), (others, place) = (np.unique(side, return_inverse=True) for side in (source, near))
+            squared = size[source] + size[near] - 2 * (colours[some] @ colours[others].T)[at, place]  # all below 2^24
+            most = most_colour * np.minimum(contrast[source], contrast[near])
+            yield np.stack([source, near])[:, squared <= most**2]
+
+    group[rows] = rows[_first_linked(alike(), len(codes), inverse)]
     return group
 
 
-def _links(index: Any, codes: np.ndarray, most_bits: int, at_once: int) -> Iterator[np.ndarray]:
-    """Numbers (2, e) of codes (K, b) that differ in at most ``most_bits``, of ``at_once`` codes at a time."""
-    for start in range(0, len(codes), at_once):
-        ends, _, near = index.range_search(codes[start : start + at_once], most_bits + 1)  # strictly nearer
+def _links(index: Any, codes: np.ndarray, most_bits: int) -> Iterator[np.ndarray]:
+    """Numbers (2, e) of codes (K, b) that differ in at most ``most_bits``, of 64 codes at a time."""
+    for start in range(0, len(codes), 64):  # few: thousands may be near to each
+        ends, _, near = index.range_search(codes[start : start + 64], most_bits + 1)  # strictly nearer
         yield np.stack([np.repeat(np.arange(start, start + len(ends) - 1), np.diff(ends).astype(np.int64)), near])
 
 
 def _first_linked(edges: Iterable[np.ndarray], count: int, code: np.ndarray) -> np.ndarray:
     """The first (M,) whose code is linked to that of each, by ``edges`` (2, e) of ``count`` codes. ``code`` (M,)."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    source, near = np.concatenate([np.empty((2, 0), np.int64), *edges], axis=1)
-    graph = coo_array((np.ones(len(near), bool), (source, near)), shape=(count, count))
-    label = connected_components(graph, directed=False)[1][code]
+    known, size = [np.empty((2, 0), np.int64)], 0
+    for some in edges:
+        known.append(some)
+        size += some.shape[1]
+        if size > max(4 * count, 1 << 20):  # n images that are all alike have n^2 edges, of which n are enough
+            known, size = [np.stack([np.arange(count), count + _linked(known, count)])], 0
+    label = _linked(known, count)[code]
     _, first = np.unique(label, return_index=True)
     return np.asarray(first[label])
+
+
+def _linked(edges: Sequence[np.ndarray], count: int) -> np.ndarray:
+    """A number below ``count``, from 0 on, of each code (count,), the same of those that ``edges`` (2, e) link."""
+    from scipy import sparse
+
+    source, near = np.concatenate(edges, axis=1)
+    graph = sparse.coo_array((np.ones(len(near), bool), (source, near)), shape=(2 * count, 2 * count))
+    return np.asarray(sparse.csgraph.connected_components(graph, directed=False)[1][:count])
 
 
 class VectorSigns:
@@ -122,7 +136,7 @@ def near_vector_groups(signs: np.ndarray, most_bits: int = 28) -> np.ndarray:
     parts = (21, 12) if len(distinct) <= 50_000 else (16, 16)
     index = faiss.IndexBinaryMultiHash(256, *parts)
     index.add(np.ascontiguousarray(distinct))
-    return _first_linked(_links(index, distinct, most_bits, at_once=256), len(distinct), inverse)
+    return _first_linked(_links(index, distinct, most_bits), len(distinct), inverse)
 
 
 def group_near_vectors(pairs: Pairs, most_bits: int = 28) -> Pairs:

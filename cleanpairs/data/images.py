@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import chain, pairwise
+from itertools import chain, islice, pairwise
 from pathlib import Path, PureWindowsPath
 from shlex import quote
 from typing import Any
@@ -21,6 +21,7 @@ from cleanpairs.core import DataError, limit, without_secrets
 from cleanpairs.core.regular import error_text, read_bytes, reading
 from cleanpairs.data.formats.file_names import IMAGES
 from cleanpairs.data.text import NOT_FINITE, content_hash
+from cleanpairs.ops.columns import numbered
 from cleanpairs.ops.mapped import blocks
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
@@ -29,9 +30,9 @@ FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
 class ImageSource:
     """M images: vectors (M, R, D), perhaps memory-mapped (``kind`` "features"), encoded images ("bytes"), or both.
 
-    When encoded images are needed, ``read(rows)`` fetches them, None where there is none. All of them come from
-    ``stream(batch_size)``, with the first row of each batch. ``in_memory``: no file holds them, so nothing
-    computed from them is cached on disk.
+    When encoded images are needed, ``pick(rows)`` of rising rows yields them, None where there is none. All of them
+    also come from ``stream(batch_size)``, with the first row of each batch. ``in_memory``: no file holds them, so
+    nothing computed from them is cached on disk.
     """
 
     in_memory = False
@@ -39,11 +40,11 @@ class ImageSource:
     def __init__(
         self,
         n: int,
-        read: Callable[[Sequence[int]], list[bytes | None]] | None = None,
+        pick: Callable[[np.ndarray], Iterator[bytes | None]] | None = None,
         stream: Callable[[int], Iterator[tuple[int, list[bytes | None]]]] | None = None,
         vectors: np.ndarray | None = None,
     ) -> None:
-        self._n, self._read, self._stream, self._vectors = n, read, stream, vectors
+        self._n, self._pick, self._stream, self._vectors = n, pick or partial(map, {}.get), stream, vectors
         self._hashes: np.ndarray | None = None
         self.kind = "bytes" if vectors is None else "features"
 
@@ -52,21 +53,24 @@ class ImageSource:
 
     def with_vectors(self, vectors: np.ndarray) -> "ImageSource":
         """The same images with vectors (M, R, D), which are used before them."""
-        return ImageSource(len(vectors), self._read, self._stream, vectors)
+        return ImageSource(len(vectors), self._pick, self._stream, vectors)
 
     def iter_encoded(self, batch_size: int) -> Iterator[tuple[int, list[bytes | None]]]:
         """(First index, encoded images, None where there is none), in order."""
         if self._stream is not None:
             return self._stream(batch_size)
-        return ((rows.start, self.read(range(rows.start, rows.stop))) for rows in blocks(self._n, batch_size))
+        images = self._pick(np.arange(self._n))
+        return numbered(iter(lambda: list(islice(images, batch_size)), []))
 
     def read(self, indices: Sequence[int]) -> list[bytes | None]:
         """Encoded images at ``indices``, for thumbnails. None where there is none."""
-        return [None] * len(indices) if self._read is None else self._read(indices)
+        rows, at = np.unique(np.asarray(indices, np.int64), return_inverse=True)
+        images = list(self._pick(rows))
+        return [images[i] if i < len(images) else None for i in at.tolist()]
 
     def at(self, rows: np.ndarray) -> "ImageSource":
-        """The encoded images ``rows`` (k,), numbered from 0."""
-        return ImageSource(len(rows), lambda indices: self.read(rows[indices].tolist()))
+        """The encoded images ``rows`` (k,), rising, numbered from 0."""
+        return ImageSource(len(rows), lambda at: self._pick(rows[at]))
 
     def hashes(self) -> np.ndarray:
         """Content hashes (M,) int64 of the encoded images, 0 where there is none. They are read once."""
@@ -88,13 +92,9 @@ class ImageSource:
 
 def encoded_list(images: Sequence[bytes | None]) -> ImageSource:
     """Encoded images in memory."""
-    source = ImageSource(len(images), partial(_at, images))
+    source = ImageSource(len(images), partial(map, images.__getitem__))
     source.in_memory = True
     return source
-
-
-def _at(images: Sequence[bytes | None], rows: Sequence[int]) -> list[bytes | None]:
-    return [images[i] for i in rows]
 
 
 def resolve_path(path: str, root: Path, table_folder: Path | None = None) -> Path:

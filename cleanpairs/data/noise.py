@@ -171,8 +171,9 @@ def inject_noise(
     if codes.shape != (len(pairs),):
         raise ConfigError(f"{len(pairs)} pairs need {len(pairs)} groups, found {codes.shape}")
     if kind.name == "copied":
-        alike = [np.flatnonzero(codes == code) for code in np.unique(codes[codes >= 0])]
-        return noise_of(pairs, copied(pairs, rate, alike, rng))
+        order = np.argsort(codes, kind="stable")
+        order = order[codes[order] >= 0]
+        return noise_of(pairs, copied(pairs, rate, np.split(order, np.flatnonzero(np.diff(codes[order])) + 1), rng))
     return noise_of(pairs, _choose_within(owner, codes, rate, rng))
 
 

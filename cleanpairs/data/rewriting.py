@@ -53,23 +53,24 @@ def edited(pairs: Pairs, rate: float, rng: np.random.Generator, least: float = 0
     parts = [re.split(r"(\w+)", c) if i not in pairs.reasons else [] for i, c in enumerate(pairs.captions)]
     words = [[w.lower() for w in p[1::2]] for p in parts]
     behind, before = defaultdict[str, Counter[str]](Counter), defaultdict[str, Counter[str]](Counter)
-    count, content = Counter[str](), [set(content_words(" ".join(caption_words))) for caption_words in words]
+    content = [set(content_words(" ".join(caption_words))) for caption_words in words]
+    count = Counter(word for kinds in content for word in kinds)
+    content = [{word for word in kinds if count[word] >= enough} for kinds in content]
     for caption_words, kinds in zip(words, content, strict=True):
-        count.update(kinds)
         for left, word, right in _in_context(caption_words):
             if word in kinds:
                 behind[left][word] += 1
                 before[right][word] += 1
-    own = of_images(pairs, words)
+    own, groups = of_images(pairs, words), pairs.pair_image_group.tolist()
     out: dict[int, str] = {}
     for i in rng.permutation(len(pairs)).tolist():
         if len(out) == round(rate * len(pairs)):
             break
         places = []
         for at, (left, word, right) in enumerate(_in_context(words[i])):
-            if word in content[i] and count[word] >= enough:
-                candidates = {w: min(n, before[right][w]) for w, n in behind[left].items() if count[w] >= enough}
-                others = {w: n for w, n in candidates.items() if n and w not in own[int(pairs.pair_image_group[i])]}
+            if word in content[i]:
+                both = behind[left] & before[right]  # the smaller one of both counts
+                others = {w: n for w, n in both.items() if w not in own[groups[i]]}
                 places += [(at, others)] if others else []
         if places:
             at, others = places[rng.integers(len(places))]
@@ -114,13 +115,13 @@ def copied(pairs: Pairs, rate: float, groups: Sequence[Any], rng: np.random.Gene
     for number, rows in enumerate(groups):
         for i in rows:
             groups_of[int(i)].append(number)
-    own = of_images(pairs, ([text] for text in pairs.text_group.tolist()))
+    own, of_pair = of_images(pairs, ([text] for text in pairs.text_group.tolist())), pairs.pair_image_group.tolist()
     left = round(rate * len(pairs))
     for i in rng.permutation(sorted(groups_of)).tolist():
         for _ in range(tries if left else 0):
             rows = groups[groups_of[i][rng.integers(len(groups_of[i]))]]
             j = int(rows[rng.integers(len(rows))])
-            if int(pairs.text_group[j]) not in own[int(pairs.pair_image_group[i])] and j not in pairs.reasons:
+            if int(pairs.text_group[j]) not in own[of_pair[i]] and j not in pairs.reasons:
                 source[i], left = j, left - 1
                 break
     return source

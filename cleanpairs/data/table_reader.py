@@ -35,7 +35,7 @@ from cleanpairs.data.parquet_io import (
 from cleanpairs.data.rows import RowBatch, Rows, Shape, convert, row_numbers, texts_of, vector_shape, with_row_faults
 from cleanpairs.data.source import Source, cache_folder, fingerprint_of
 from cleanpairs.data.text import text_groups
-from cleanpairs.ops.columns import is_list, numbered
+from cleanpairs.ops.columns import is_list, numbered, taken
 from cleanpairs.ops.mapped import mapped_array, release
 
 IN_MEMORY = 256 * 2**20  # bytes of vectors. More are mapped from a file in the cache directory
@@ -116,26 +116,22 @@ class TableReader(ABC):
         """The encoded images, by row. None where there are none."""
         if "image" not in source.columns:
             return None
-        return ImageSource(source.n_rows, partial(self.images_at, source), partial(self._all_images, source))
+        return ImageSource(source.n_rows, partial(self.picked_images, source), partial(self._all_images, source))
 
     def _all_images(self, source: Source, batch_size: int) -> Iterator[tuple[int, list[bytes | None]]]:
         for first, rows in numbered(self.batches(source, batch_size, [source.columns["image"]])):
             cells = image_cells(rows.batch.column(0))
             yield first, [encoded_bytes(cell, rows.path, source.image_root) for cell in cells]
 
-    def images_at(self, source: Source, rows: Sequence[int]) -> list[bytes | None]:
-        """Encoded images (k,) at ``rows`` (k,), in any order. Rows before them are skipped."""
-        wanted, column = np.unique(np.asarray(rows, np.int64)), source.columns["image"]
-        images: dict[int, bytes | None] = {}
-        for first, parts in self._parts_of(source, wanted, [column]):
-            for part in parts:
-                last = first + len(part.batch)
-                for row in wanted[(wanted >= first) & (wanted < last)].tolist():
-                    cell = image_cells(part.batch.column(0).slice(row - first, 1))[0]
-                    images[row] = encoded_bytes(cell, part.path, source.image_root)
-                if (first := last) > wanted[-1]:
+    def picked_images(self, source: Source, rows: np.ndarray) -> Iterator[bytes | None]:
+        """Encoded images at ``rows`` (k,), rising, one after the other. No part of the input is read twice."""
+        for first, parts in self._parts_of(source, rows, [source.columns["image"]]):
+            for number, part in numbered(parts, first):
+                at = rows[slice(*np.searchsorted(rows, [number, number + len(part)]))] - number
+                for cell in image_cells(taken(part.batch.column(0), at)):
+                    yield encoded_bytes(cell, part.path, source.image_root)
+                if number + len(part) > rows[-1]:
                     break
-        return [images.get(int(row)) for row in rows]
 
     def _parts_of(self, source: Source, wanted: np.ndarray, columns: list[str]) -> Iterator[tuple[int, Iterator[Rows]]]:
         """First row and batches of the parts that hold the rows ``wanted`` (k,), rising."""
@@ -291,8 +287,10 @@ class ParquetReader(TableReader):
         paths = [path for path in source.paths if not path.endswith(".npy")]
         for number, before, in_file in rows_by_file(count_rows(paths), wanted):
             path = paths[number]  # alone: for several files the schema of each is read
-            for _, first, rows in rows_by_file(group_sizes(path), in_file):
-                read = iter_batches([path], columns, BATCH, int(rows[-1]) + 1, first)
+            group = np.searchsorted(np.cumsum(group_sizes(path)), in_file, side="right")
+            for rows in np.split(in_file, np.flatnonzero(np.diff(group) > 1) + 1):  # of row groups side by side
+                first, last = int(rows[0]), int(rows[-1])
+                read = iter_batches([path], columns, BATCH, last + 1 - first, first)
                 yield before + first, (Rows(path, batch) for path, batch in read)
 
 

@@ -1,6 +1,7 @@
 """Captions that many pairs have in nearly the same words: they do not tell whose caption they are."""
 
 from collections.abc import Callable, Iterable
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -36,26 +37,29 @@ def near_copies(texts: Callable[[], Iterable[pa.RecordBatch]], pairs: np.ndarray
     chosen = [caption for batch in picked(texts(), pairs) for caption in batch["caption"].to_pylist()]
     vectors = words.transform(chosen)
     size, copies = vectors.sum(axis=1).A1, np.full(len(chosen), -1)  # each is its own copy
-    rare = _rarest(vectors, size, alike)
+    rarest = lru_cache(64)(partial(_rarest, vectors, size, alike))
     for batch in texts():
         for start in range(0, len(batch), 4096):
             others = words.transform(batch["caption"].slice(start, 4096).to_pylist())
-            row, other = (rare @ others.T).nonzero()
-            for some in range(0, len(row), 1 << 18):
-                i, j = row[some : some + (1 << 18)], other[some : some + (1 << 18)]
-                shared = vectors[i].multiply(others[j]).sum(axis=1).A1
-                union = size[i] + others.sum(axis=1).A1[j] - shared
-                copies += np.bincount(i[shared >= alike * union], minlength=len(chosen))
+            lengths = others.sum(axis=1).A1
+            for length in np.unique(lengths):
+                same = others[lengths == length]
+                row, other = (rarest(length) @ same.T).nonzero()
+                for some in range(0, len(row), 1 << 18):
+                    i, j = row[some : some + (1 << 18)], other[some : some + (1 << 18)]
+                    shared = vectors[i].multiply(same[j]).sum(axis=1).A1
+                    copies += np.bincount(i[shared >= alike * (size[i] + length - shared)], minlength=len(chosen))
     copies[size == 0] = 0
     return copies
 
 
-def _rarest(captions: Any, size: np.ndarray, alike: float) -> Any:
-    """Return so many of each caption's rarest words that every caption that is ``alike`` has one of them."""
+def _rarest(captions: Any, size: np.ndarray, alike: float, length: float) -> Any:
+    """So many of each caption's rarest words that each caption of this ``length`` that is ``alike`` has one of them."""
     rare, often = captions.copy(), np.bincount(captions.indices, minlength=captions.shape[1])
     caption = np.repeat(np.arange(len(size)), np.diff(captions.indptr))
     order = np.lexsort([often[captions.indices], caption])
-    place = np.arange(len(order)) - captions.indptr[caption]
-    rare.data[order] = place < (size - np.ceil(alike * size - 1e-6))[caption] + 1
+    shared = np.ceil(alike / (1 + alike) * (size + length) - 1e-6)  # words at least
+    most = np.where(shared <= np.minimum(size, length), size - shared + 1, 0)
+    rare.data[order] = np.arange(len(order)) - captions.indptr[caption] < most[caption]
     rare.eliminate_zeros()
     return rare

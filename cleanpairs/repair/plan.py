@@ -19,6 +19,7 @@ from cleanpairs.core import ConfigError, DataError, OutputExistsError, cached_by
 from cleanpairs.data import Pairs, ParquetSink, load_pairs, staged_file
 from cleanpairs.data.columns import TRUTH, score_columns
 from cleanpairs.data.parquet_io import common_schema, open_parquet, read_table
+from cleanpairs.data.rewriting import of_images
 from cleanpairs.ops.columns import as_schema, filtered, one_array, plain_schema, taken, with_columns
 from cleanpairs.repair.actions import (
     ACTIONS,
@@ -475,7 +476,7 @@ def truth_after(
         known[np.zeros(len(pairs), bool) if written is None else written] = False
         return {"true_mismatch": known}
     group = pairs.image_group[pairs.image_index]
-    came = set(zip(pairs.keys, group.tolist(), strict=True))  # several images may have one key
+    came = of_images(pairs, ([own_key] for own_key in pairs.keys))  # several images may have one key
     key = [pairs.true_key[i] for i in text_from.tolist()]
     mismatch, unknown = pairs.true_mismatch.copy(), np.ma.getmaskarray(pairs.true_mismatch)[text_from]
     text, origins = pairs.text_group.tolist(), defaultdict[int, set[str]](set)
@@ -484,7 +485,7 @@ def truth_after(
             origins[text[i]].add(a)
     for i in np.flatnonzero(repaired).tolist():
         image, alike = int(group[image_from[i]]), origins[text[text_from[i]]]
-        mismatch[i] = np.ma.masked if unknown[i] else all((origin, image) not in came for origin in alike)
+        mismatch[i] = np.ma.masked if unknown[i] else came[image].isdisjoint(alike)
     for i in np.flatnonzero(written).tolist() if written is not None else ():
         mismatch[i], key[i] = False, ""
     return dict(zip(TRUTH, (mismatch, key), strict=True))

@@ -1,6 +1,7 @@
 """Near duplicates: what is linked, what is not, and what becomes of the groups."""
 
 from dataclasses import replace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from scipy.sparse.csgraph import connected_components
 
 from cleanpairs import CRCL, ClipScore, InfoNCE
 from cleanpairs.core.errors import ConfigError
-from cleanpairs.data import Pairs
+from cleanpairs.data import Pairs, duplicates
 from cleanpairs.data.duplicates import flat_images, image_signatures, near_duplicate_groups
 from cleanpairs.data.filters import FILTERS, PREFIX, chosen_filters, filter_reasons
 from cleanpairs.data.images import encoded_list
@@ -48,7 +49,7 @@ def test_copies_are_one_and_others_are_not() -> None:
     assert groups_of([encoded(i) for i in (image, swapped, mirrored)]) == [0, 1, 2]
 
 
-def test_groups_are_those_of_a_search_through_all_pairs() -> None:
+def test_groups_are_those_of_a_search_through_all_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     centre = rng.integers(0, 256, (40, 8), dtype=np.uint8)
     bits = np.unpackbits(centre[rng.integers(0, 40, 400)], axis=1)
@@ -61,6 +62,11 @@ def test_groups_are_those_of_a_search_through_all_pairs() -> None:
     labels = connected_components(near)[1]
     assert found.tolist() == [int(np.argmax(labels == label)) for label in labels]  # the lowest number of each
     assert 5 < len(np.unique(found)) < 400  # there was something to link, and something not
+    alike = np.tile(np.array([1, 201], np.uint8), (1600, 101))[:, :201]
+    alike[:, 9] = np.arange(1600) // 40 % 40
+    alike[:, 11] = np.arange(1600) % 40
+    monkeypatch.setattr(duplicates, "_linked", linked := Mock(wraps=duplicates._linked))
+    assert not near_duplicate_groups(alike).any() and linked.call_count > 1  # not all 2,560,000 links are in memory
 
 
 def test_flat_and_broken_pictures_are_left_alone_and_few_are_no_fault() -> None:

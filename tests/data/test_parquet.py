@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from resource import RLIMIT_FSIZE, getrlimit, setrlimit
 from typing import Any
+from unittest.mock import Mock
 
 import datasets
 import numpy as np
@@ -13,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cleanpairs.core.errors import ConfigError, DataError, OutputError
-from cleanpairs.data import ParquetSink, fingerprint_of, iter_tables, load_pairs, table_reader, writing
+from cleanpairs.data import ParquetSink, fingerprint_of, iter_tables, load_pairs, parquet_io, table_reader, writing
 from cleanpairs.data.parquet_io import iter_batches
 from tests.helpers import assert_not_loaded, assert_raises, vector_column, write_pictures
 from tests.helpers import picture as png
@@ -235,7 +236,7 @@ def test_paths_that_are_not_utf8(tmp_path: Path) -> None:
     flat.reasons[0].encode()  # can be printed and written
 
 
-def test_images_are_read_across_row_groups_files_and_batches(tmp_path: Path) -> None:
+def test_images_are_read_across_row_groups_files_and_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     n, at = 1300, 0
     for name, size in (("a", 700), ("b", 0), ("c", 1), ("d", 599)):  # an empty list has the type null
         rows = range(at, at + size)
@@ -247,6 +248,10 @@ def test_images_are_read_across_row_groups_files_and_batches(tmp_path: Path) -> 
     indices = [*np.random.default_rng(0).integers(0, n, 60).tolist(), 0, 255, 256, 299, 300, 699, 700, 701, n - 1]
     assert pairs.images.read(indices) == [png(i) for i in indices]
     assert [x for _, chunk in pairs.images.iter_encoded(7) for x in chunk] == [png(i) for i in range(n)]
+    monkeypatch.setattr(parquet_io, "open_parquet", opened := Mock(wraps=parquet_io.open_parquet))
+    found = list(pairs.images.at(some := np.unique(indices)).iter_encoded(7))
+    assert opened.call_count == 3 and [first for first, _ in found] == list(range(0, len(some), 7))
+    assert [x for _, chunk in found for x in chunk] == [png(i) for i in some]
     for limit in (0, 1, 299, 300, 700, 701, 9999):
         some = load_pairs(tmp_path, limit=limit)
         assert len(some) == len(some.images) == some.source.n_rows == min(limit, n)

@@ -92,10 +92,10 @@ class ListingReader(TableReader):
             yield Rows(file, record_batch(schema, values, columns), *both)
             first = last
 
-    def images_at(self, source: Source, rows: Sequence[int]) -> list[bytes | None]:
+    def picked_images(self, source: Source, rows: np.ndarray) -> Iterator[bytes | None]:
         """See :class:`TableReader`."""
-        cells = taken(self._table(source)[source.columns["image"]], np.asarray(rows, np.int64)).to_pylist()
-        return [encoded_bytes(cell or None, source.paths[0], source.image_root) for cell in cells]
+        cells = taken(self._table(source)[source.columns["image"]], rows).to_pylist()
+        return (encoded_bytes(cell or None, source.paths[0], source.image_root) for cell in cells)
 
     def _table(self, source: Source) -> pa.Table:
         table = self.listing(source).table

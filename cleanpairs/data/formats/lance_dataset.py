@@ -64,12 +64,13 @@ class LanceReader(TableReader):
             for batch in _dataset(source).to_batches(columns=wanted, batch_size=batch_rows, limit=source.n_rows):
                 yield self.rows_of(source, folder, plain_batch(batch), {})
 
-    def images_at(self, source: Source, rows: Sequence[int]) -> list[bytes | None]:
+    def picked_images(self, source: Source, rows: np.ndarray) -> Iterator[bytes | None]:
         """See :class:`TableReader`."""
         name, folder = source.columns["image"], source.options["folder"]
-        with reading(folder, *_ERRORS):
-            table = _dataset(source).take(np.asarray(rows, np.int64).tolist(), columns=[name])
-        return [encoded_bytes(cell, folder, source.image_root) for cell in image_cells(table.column(0))]
+        for some in np.split(rows, range(64, len(rows), 64)):
+            with reading(folder, *_ERRORS):
+                table = _dataset(source).take(some.tolist(), columns=[name])
+            yield from (encoded_bytes(cell, folder, source.image_root) for cell in image_cells(table.column(0)))
 
 
 def _dataset(source: Source) -> Any:

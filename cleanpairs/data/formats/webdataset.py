@@ -217,13 +217,12 @@ class WebDatasetReader(TableReader):
         return ImageSource(len(places), partial(_read, places))
 
 
-def _read(places: Sequence[tuple[str, Sample]], rows: Sequence[int]) -> list[bytes | None]:
-    """The images (k,) at ``rows`` (k,) of all ``places``: tar and sample of each."""
-    images: dict[int, bytes | None] = {}
-    for tar, rows_of_tar in groupby(sorted(set(rows)), lambda row: places[row][0]):  # one tar after the other
+def _read(places: Sequence[tuple[str, Sample]], rows: np.ndarray) -> Iterator[bytes | None]:
+    """The images (k,) at ``rows`` (k,), rising, of all ``places``: tar and sample of each."""
+    for tar, samples in groupby((places[row] for row in rows.tolist()), lambda place: place[0]):
         with reading(tar), open_regular(tar) as file:
-            images |= {row: _content(places[row][1], file)[0] or None for row in rows_of_tar}
-    return [images[row] for row in rows]
+            for _, sample in samples:
+                yield _content(sample, file)[0] or None
 
 
 def _tars(source: Source) -> list[str]:
