@@ -391,16 +391,11 @@ def _agreement(pairs: VectorPairs, seed: int, sample: bool = False) -> Similarit
     means, covariances = np.stack([side.mean for side in sides]), np.stack([side.covariance for side in sides])
     probability = ScoreProbability.from_calibration(judge, added)
     model = SimilarityModel(background, maps, means, covariances, scales, correction, probability, matched)
+    known = observed, null_scores, calibration.rate, matched
+    separation = apart if calibration.rate < NUMBERS.few_wrong else calibration.separation
+    similar = near_scores if near is None else near_scores[:0]
     return SimilarityAgreement(
-        observed,
-        null_scores,
-        calibration.rate,
-        matched,
-        calibration=calibration,
-        model=model,
-        separation=apart if calibration.rate < NUMBERS.few_wrong else calibration.separation,
-        near=near is not None,
-        similar=near_scores if near is None else near_scores[:0],
+        *known, calibration=calibration, model=model, separation=separation, near=near is not None, similar=similar
     )
 
 

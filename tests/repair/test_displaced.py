@@ -11,7 +11,7 @@ from pyarrow import csv
 
 from cleanpairs import Auto, ClipScore, InfoNCE, Pairs, RepairPlan, load_pairs, restore_export
 from cleanpairs.commands.export import export_run
-from cleanpairs.commands.rematch import chosen_cut, rematch_run
+from cleanpairs.commands.rematch import chosen_threshold, rematch_run
 from cleanpairs.commands.run import Run
 from cleanpairs.correspondence.displacement import Displacement
 from cleanpairs.estimators.frozen import displaced_in_vectors
@@ -117,7 +117,7 @@ def test_pairs_in_place_are_judged_by_their_own_share_of_mismatched_ones(tmp_pat
     cut = model.threshold_for(max_wrong=0.05)
     kept = np.array(model.rematch(pairs, threshold=cut.threshold, repairs="none").table["action"]) == "keep"
     assert 100 < kept.sum() <= cut.kept and wrong[kept].mean() <= 0.05
-    threshold, said = chosen_cut(None, None, 0.8, run)
+    threshold, said = chosen_threshold(None, None, 0.8, run)
     assert f"kept            {model.rematch(pairs, threshold=threshold).summary().kept} of 600 pairs" in said
     stays = int(run.scores().moves["pair"][0])
     assert model.explain(pairs, [stays])[0].displaced == str(model.displaced_.blocks[0])
