@@ -19,6 +19,7 @@ from tests.repair.test_chat import completion
 from tests.repair.test_endpoint import serving
 
 N, WRONG = 600, 150
+Corpus = tuple[Pairs, np.ndarray, np.ndarray]
 
 
 class Looker:
@@ -36,7 +37,7 @@ class Looker:
 
 
 @pytest.fixture(scope="module")
-def corpus() -> tuple[Pairs, np.ndarray, np.ndarray]:
+def corpus() -> Corpus:
     """Pairs, scores that know little, and which pairs are matched."""
     rng, matched = np.random.default_rng(1), np.arange(N) >= WRONG
     number = np.arange(N)
@@ -51,9 +52,7 @@ def answered(scores: np.ndarray, matched: np.ndarray, count: int = 40) -> dict[i
 
 
 @pytest.mark.parametrize(("wrong", "known"), [((0.0, 0.0), 0), ((0.1, 0.2), 0), ((0.1, 0.2), 120), ((0.3, 0.05), 120)])
-def test_opinions_count_by_their_errors(
-    wrong: tuple[float, float], known: int, corpus: tuple[Pairs, np.ndarray, np.ndarray]
-) -> None:
+def test_opinions_count_by_their_errors(wrong: tuple[float, float], known: int, corpus: Corpus) -> None:
     pairs, scores, matched = corpus
     answers = answered(scores, matched, known) if known else {}
     threshold = float(np.sort(scores)[WRONG])
@@ -74,7 +73,7 @@ def test_opinions_count_by_their_errors(
     assert both.answers == 0 and both.figures()["opinions"] == len(asked)
 
 
-def test_a_judge_that_cannot_tell_is_refused(corpus: tuple[Pairs, np.ndarray, np.ndarray]) -> None:
+def test_a_judge_that_cannot_tell_is_refused(corpus: Corpus) -> None:
     pairs, scores, _ = corpus
     told = {"threshold": 0.5, "count": 40}
     for answer, error in ((0, RefusedError), (np.nan, RefusedError), ([0, 0], DataError)):

@@ -299,9 +299,7 @@ def test_a_signal_before_the_training_ends_it(data: Path, tmp_path: Path) -> Non
     assert process.returncode == 128 + signal.SIGTERM and not out.strip() and "Traceback" not in err, err
 
 
-def test_an_error_has_a_traceback_if_asked(
-    command: Command, data: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_an_error_has_a_traceback_if_asked(command: Command, data: Path, monkeypatch: Any, capfd: Any) -> None:
     monkeypatch.setattr("cleanpairs.commands.fit.load_pairs", lambda *a, **k: 1 / 0)
     assert_refused(command("fit", "data.parquet"), 1, "bug", "division by zero")
     for options, variable in ((["--debug"], "0"), ([], "1")):

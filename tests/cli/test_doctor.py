@@ -29,9 +29,7 @@ def test_this_installation_is_sound(here: list[Check]) -> None:
     ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "ended the process"),
     ("print('noise'); import nothing_of_the_kind", "No module named"),
 ])  # fmt: skip
-def test_a_module_that_cannot_be_imported_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, words: str
-) -> None:
+def test_a_broken_module_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, words: str) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))  # the probing process finds it there too
     (tmp_path / "broken_module.py").write_text(source)
     failed, _ = diagnosis.probe(["json", "broken_module"])

@@ -117,11 +117,7 @@ def test_standard_streams_that_are_closed_or_full_or_that_nobody_reads(tmp_path:
 
 def test_a_run_that_is_not_as_fit_writes_it(command: Command) -> None:
     Path("run").mkdir()
-    for content, word in (
-        ({"status": 1}, "status"),
-        ({"input": {"data": {}}}, "input.data"),
-        (["x"], "cannot be read"),
-    ):
-        Path("run/run.json").write_text(json.dumps(content))
+    for given, word in (({"status": 1}, "status"), ({"input": {"data": {}}}, "input.data"), (["x"], "cannot be read")):
+        Path("run/run.json").write_text(json.dumps(given))
         assert_refused(command("report", "run", "--out", "r.html"), 3, "run.json", word)
         assert command("verify", "run").code == 3

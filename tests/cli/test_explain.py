@@ -49,8 +49,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(made: Path, tmp_path: Path) -> Path:
-    shutil.copytree(made / "run", tmp_path / "run")
-    return tmp_path / "run"
+    return Path(shutil.copytree(made / "run", tmp_path / "run"))
 
 
 def test_the_worst_are_explained_by_words_and_neighbours(command: Command, output_of: Any, run: Path) -> None:

@@ -172,8 +172,7 @@ def test_one_writer_at_a_time_in_every_command(here: Path, in_process: Command) 
 def test_images_beside_a_table_are_kept(here: Path, in_process: Command) -> None:
     (here / "a.jpg").write_bytes(b"picture")
     for data in ("file.parquet", "folder --image-root ."):
-        words = f"corrupt {data} --noise 0.5 --out a.jpg --overwrite"
-        assert_refused(in_process(*words.split()), 5, "never written")
+        assert_refused(in_process(*f"corrupt {data} --noise 0.5 --out a.jpg --overwrite".split()), 5, "never written")
     assert (here / "a.jpg").read_bytes() == b"picture"
 
 

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import tempfile
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -25,17 +26,21 @@ PLAUSIBLE = ("rematch", "--repairs", "plausible")
 N, WRONG = 120, 30
 
 
+def fit_in(home: Path, settings: str) -> Path:
+    """The directory, with a run of its data.parquet."""
+    fit = "fit data.parquet --out run --quiet --method crcl --device cpu --backbone mlp".split()
+    with chdir(home):
+        assert code_of(*fit, *(word for setting in settings.split() for word in ("--set", setting))) == 0
+    return home
+
+
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with data.parquet and a run of it."""
     home = tmp_path_factory.mktemp("rematch")
     write_corpus(home / "data.parquet", N, WRONG)
-    sets = "dim=32 dropout=0.1 refine_epochs=[4] lr=0.005 eval_group_size=32 tau=0.1 backbone=mlp"
-    fit = "fit data.parquet --out run --epochs 12 --batch-size 16 --quiet --method crcl --device cpu"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(home)
-        assert code_of(*fit.split(), *(w for s in sets.split() for w in ("--set", s))) == 0
-    return home
+    settings = "epochs=12 batch_size=16 dim=32 dropout=0.1 refine_epochs=[4] lr=0.005 eval_group_size=32 tau=0.1"
+    return fit_in(home, settings)
 
 
 @pytest.fixture
@@ -172,12 +177,7 @@ def squares(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pictures = [png(name, 16 + i) for i, name in enumerate(names)]
     captions = [f"a {name} square" if i % 4 else f"some {i} words" for i, name in enumerate(names)]
     pq.write_table(pa.table({"image": pictures, "caption": captions}), home / "data.parquet")
-    sets = "image_size=32 dim=8 refine_epochs=[1] freeze=1 eval_group_size=8 backbone=mlp"
-    fit = "fit data.parquet --method crcl --epochs 1 --batch-size 8 --out run --device cpu --quiet"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(home)
-        assert code_of(*fit.split(), *(w for s in sets.split() for w in ("--set", s))) == 0
-    return home
+    return fit_in(home, "epochs=1 batch_size=8 image_size=32 dim=8 refine_epochs=[1] freeze=1 eval_group_size=8")
 
 
 @pytest.fixture

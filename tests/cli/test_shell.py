@@ -145,7 +145,6 @@ def test_help_fits_a_screen_and_names_all_exit_codes(command: Command, monkeypat
 
 
 def test_options_are_few() -> None:
-    context = click.Context(cli)
-    params = [param for name in COMMANDS for param in cli.get_command(context, name).params]
+    params = [param for name in COMMANDS for param in cli.get_command(click.Context(cli), name).params]
     assert sum(isinstance(param, click.Option) for param in params) <= 170
     assert all("--out" in param.opts for param in params if param.name == "out")

@@ -57,9 +57,7 @@ def test_a_part_that_changes_while_it_is_read_ends_the_fit(tmp_path: Path, monke
     assert not (tmp_path / "run").exists()
 
 
-def test_a_sample_and_a_stream_leave_the_run_of_a_fit_on_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
-) -> None:
+def test_a_sample_and_a_stream_leave_the_run_of_a_whole_fit(tmp_path: Path, monkeypatch: Any, command: Command) -> None:
     """Spoilt rows are quarantined with their numbers, nothing is lost, and uids are kept and dropped by the scores."""
     wrong = embeddings(tmp_path / "data", spoilt=True) != np.arange(N)
     found = fit(tmp_path / "data", tmp_path / "run", monkeypatch, N)

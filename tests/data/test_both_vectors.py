@@ -2,7 +2,6 @@
 
 import itertools
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -135,8 +134,9 @@ def test_corrupt_keeps_the_vectors_of_captions(tmp_path: Path, kind: str) -> Non
 
 
 def arrays(folder: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Loose arrays, whole and in parts that are cut in different places."""
+    """Loose arrays, whole and in parts that are cut in different places, and captions, one a line."""
     image, text = vectors()
+    (folder / "captions.txt").write_text("".join(f"caption {i}\n" for i in range(N)), encoding="utf-8")
     np.save(folder / "image.npy", image)
     np.save(folder / "text.npy", text.astype(np.float16))
     for part, (first, last) in enumerate([(0, 20), (20, 30), (30, N)]):
@@ -149,7 +149,6 @@ def arrays(folder: Path) -> tuple[np.ndarray, np.ndarray]:
 def test_loose_arrays(tmp_path: Path) -> None:
     image, text = arrays(tmp_path)
     table_of = write_table(tmp_path / "rows.parquet", {"uid": table()["uid"], "caption": ["a b"] * N})
-    (tmp_path / "captions.txt").write_text("".join(f"caption {i}\n" for i in range(N)), encoding="utf-8")
     whole = load_pairs(tmp_path / "image.npy", text_vectors=tmp_path / "text.npy")
     parts = load_pairs(tmp_path / "image_*.npy", text_vectors=tmp_path / "{text_0,text_1}.npy")
     lines = load_pairs(tmp_path / "image.npy", captions=tmp_path / "captions.txt")
@@ -165,7 +164,6 @@ def test_loose_arrays(tmp_path: Path) -> None:
 def test_a_text_file_of_captions_is_kept_and_its_changes_are_noticed(tmp_path: Path) -> None:
     arrays(tmp_path)
     image, captions = tmp_path / "image.npy", tmp_path / "captions.txt"
-    captions.write_text("".join(f"caption {i}\n" for i in range(N)), encoding="utf-8")
     lines = load_pairs(image, captions=captions)
     out = {"captions": captions, "out": captions, "overwrite": True}
     assert_raises(OutputExistsError, "is the input", corrupt, image, 0.5, **out)
@@ -256,9 +254,7 @@ def test_which_captions_are_taken(tmp_path: Path) -> None:
         assert_raises(DataError, "no captions", call, bare)
 
 
-def test_from_vectors_without_captions_to_the_list_of_ids(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output_of: Callable[..., str]
-) -> None:
+def test_from_vectors_without_captions_to_the_list_of_ids(tmp_path: Path, monkeypatch: Any, output_of: Any) -> None:
     monkeypatch.chdir(tmp_path)
     pq.write_table(table(), "clean.parquet")
     output_of("corrupt", "clean.parquet", "--noise", "0.3", "--out", "data.parquet")

@@ -181,8 +181,7 @@ def test_truth_scores_and_vectors_follow_a_plan() -> None:
     dataset = plain
     for name, values in more.items():
         dataset = dataset.add_column(name, values).cast_column("key", datasets.Value("string_view"))  # as of polars
-    actions = ["recaption", "rematch_text", "rematch_image", "drop", "keep", "keep"]
-    plan = plan_of(load_pairs(dataset), actions, donors)
+    plan = plan_of(load_pairs(dataset), "recaption rematch_text rematch_image drop keep keep".split(), donors)
     cleaned, pairs = plan.apply(dataset), plan.apply(load_pairs(dataset))
     assert cleaned["true_mismatch"] == [False, False, True, False, False] == pairs.true_mismatch.tolist()
     assert cleaned["true_key"] == ["", "k1", "k2", "k4", "k5"] == pairs.true_key

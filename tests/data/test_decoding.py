@@ -64,9 +64,8 @@ def test_workers_make_the_same_arrays(preparation: Preparation) -> None:
 
 def test_an_image_that_kills_its_worker_twice_is_set_aside_and_the_others_are_not(tmp_path: Path) -> None:
     """Not the one, either, whose worker died by chance."""
-    images = [picture(w) for w in (10, 11, CRASH, 12, ONCE, 14, CRASH, 15)]
     with Decoder(Preparation(FAULTY, {"flag": str(tmp_path / "died")}), 2) as decoder:
-        found = decode(decoder, images)
+        found = decode(decoder, [picture(w) for w in (10, 11, CRASH, 12, ONCE, 14, CRASH, 15)])
     failures = {row: why for b in found for row, why in b.failures.items()}
     assert sorted(failures) == [2, 6]
     assert "ended the decoding process (SIGSEGV), twice" in failures[2]
@@ -221,9 +220,8 @@ def test_no_output_replaces_an_image_that_a_table_may_name(tmp_path: Path) -> No
 
 
 def test_equal_vectors_are_one_group_and_others_are_not() -> None:
-    rng = np.random.default_rng(0)
     array = np.zeros((40, 9, 1280), np.float16)  # 46 kB each as float32
-    array[:, 4] = rng.normal(size=(40, 1280))
+    array[:, 4] = np.random.default_rng(0).normal(size=(40, 1280))
     array[30:] = array[:10]
     array[29] = array[28]
     array[29, 4, 640] += 1

@@ -36,8 +36,7 @@ def corpora(draw: st.DrawFn) -> Pairs:
     index = draw(st.lists(st.integers(0, images - 1), max_size=25))
     n = len(index)
     texts = draw(st.lists(st.sampled_from(["A", "a ", "b", "c", "d", "", "B"]), min_size=n, max_size=n))
-    features = np.array(kinds, np.float32)[:, None]
-    return Pairs.from_arrays(texts, features=features, image_index=np.array(index, int))
+    return Pairs.from_arrays(texts, features=np.array(kinds, np.float32)[:, None], image_index=np.array(index, int))
 
 
 @given(corpora(), st.floats(0, 1), st.sampled_from([*UNIFORM, *ALL]), st.integers(0, 9))
@@ -207,8 +206,8 @@ def test_within_groups_of_one_and_none_stay_and_an_image_with_most_captions_cann
     groups = np.concatenate([np.arange(30), np.full(30, -1), np.full(30, 77)])
     noise = inject_noise(worded(90), 1.0, kind="within:c", groups=groups)
     np.testing.assert_array_equal(noise.moved, np.arange(90) >= 60)
-    siblings = worded(2, 5)  # a group of one image, however many captions it has
-    assert not inject_noise(siblings, 1.0, kind="within:c", groups=np.repeat([0, 1], 5)).moved.any()
+    # a group of one image, however many captions it has
+    assert not inject_noise(worded(2, 5), 1.0, kind="within:c", groups=np.repeat([0, 1], 5)).moved.any()
     pairs = Pairs.from_arrays([f"w{i}" for i in range(5)], features=EYE[:2], image_index=[0] * 4 + [1])
     noise = inject_noise(pairs, 1.0, kind="within:c", groups=np.zeros(5, int))
     assert noise.mismatched.sum() == 2 and noise.mismatched[4]
@@ -360,10 +359,9 @@ def test_names_and_what_does_not_go_together() -> None:
 
 
 def write(path: Path, n: int = 60, lists: bool = False) -> Path:
-    rng = np.random.default_rng(0)
     captions = [[f"a{i}.{k} b{i}.{k} c{i}" for k in range(i % 4 if lists else 1)] for i in range(n)]
     category = pa.array([None if i % 10 == 9 else f"c{i % 4}" for i in range(n)]).dictionary_encode()
-    features = vector_column(rng.normal(size=(n, 4)).astype(np.float32))
+    features = vector_column(np.random.default_rng(0).normal(size=(n, 4)).astype(np.float32))
     columns = {"key": [f"k{i}" for i in range(n)], "image_features": features}
     columns |= {"captions": captions} if lists else {"caption": [c[0] for c in captions]}
     columns |= {"category": category, "tags": [["x"]] * n}

@@ -110,8 +110,7 @@ def test_reasons_go_with_the_captions_and_stay_with_the_images() -> None:
     assert pairs.captions[1] == "b" and moved.source.fingerprint != pairs.source.fingerprint
     assert set(moved.reasons) == {1, 2, 3} and "empty" in moved.reasons[2]
     assert all("image" in moved.reasons[i] for i in (1, 3)) and set(pairs.reasons) == {0, 1, 3}
-    features = np.array([[np.nan], [1.0]])
-    other = Pairs.from_arrays(["", ""], features=features).with_captions(["a", "b"])
+    other = Pairs.from_arrays(["", ""], features=np.array([[np.nan], [1.0]])).with_captions(["a", "b"])
     assert set(other.reasons) == {0} and "finite" in other.reasons[0]
     assert_raises(DataError, "2 and 1 were given", other.with_captions, ["a"])
 
@@ -176,8 +175,7 @@ def test_numbers_are_those_of_each_caption(captions: list[str], kind: str, most:
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())])
 def test_a_column_is_as_its_list_sliced_and_with_nulls(kind: pa.DataType) -> None:
-    captions = ["A cat.", "", None, "été", "...", "  two  Words\t", "A cat"]
-    column = pa.array(captions, pa.string()).cast(kind)
+    column = pa.array(["A cat.", "", None, "été", "...", "  two  Words\t", "A cat"], pa.string()).cast(kind)
     for part in (column, column[2:], column[1:5], column[:0], column[6:]):
         np.testing.assert_array_equal(text_groups(part), text_groups([c or "" for c in part.to_pylist()]))
     for one, other in (("...", "?"), ("C#", "C"), ("50 %", "50"), ("4.5", "45"), ("\U0001f408", "\U0001f415")):

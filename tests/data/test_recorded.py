@@ -80,8 +80,7 @@ def test_a_plan_of_other_data_and_of_odd_options_opens_nothing_of_it(bundle: Pat
     write_table(other, {"image": ["a.png"] * 3, "caption": ["a", "b", "c"]})
     plan = RepairPlan.load(plan_of(data, given, {}))
     for fingerprint in (plan.fingerprint, ""):
-        wrong = RepairPlan(plan.table, 0.5, 0.5, fingerprint, {"data": str(other), "columns": {}})
-        wrong.save(given, overwrite=True)
+        RepairPlan(plan.table, 0.5, 0.5, fingerprint, {"data": str(other), "columns": {}}).save(given, overwrite=True)
         assert_raises(DataError, "made for other data", export_plan, given, tmp_path / "out", format="webdataset")
     for options in ({"nonsense": 1}, {"image_root": 3}, {"limit": "3"}, {"allow_urls": "yes"}, ["a"], {"limit": True}):
         given.unlink()
@@ -150,10 +149,9 @@ def test_a_model_that_names_the_hub_has_nothing_fetched(tmp_path: Path, network:
 
 
 def test_a_manifest_does_not_lead_out_of_its_folder(bundle: Path, tmp_path: Path) -> None:
-    plan = plan_of(bundle / "data.parquet", tmp_path / "plan.parquet", {})
     out, far = tmp_path / "out" / "clean.parquet", tmp_path / "far" / "ledger.parquet"
     far.parent.mkdir()
-    export_plan(plan, out, ledger=far)
+    export_plan(plan_of(bundle / "data.parquet", tmp_path / "plan.parquet", {}), out, ledger=far)
     assert open_export(out).ledger.path.resolve() == far  # an export of the user's own put it there
     assert verify_path(out).ok
     shutil.rmtree(tmp_path / "cache")

@@ -25,6 +25,8 @@ from cleanpairs.data.readers import iter_tables
 from cleanpairs.data.recorded import check_recorded
 from tests.helpers import Handler, assert_not_loaded, assert_raises, serving, vector_column, write_table
 
+URL = "memory://bucket/a.parquet"
+
 
 def parquet(*captions: str) -> bytes:
     sink = io.BytesIO()
@@ -44,9 +46,8 @@ def bucket() -> Iterator[fsspec.AbstractFileSystem]:
 
 def test_nothing_is_fetched_unless_it_is_allowed(bucket: fsspec.AbstractFileSystem) -> None:
     bucket.pipe("/bucket/a.parquet", parquet("a"))
-    refusal = r"memory://bucket/a.parquet is a URL, and nothing is fetched.*--allow-urls"
-    assert_raises(ConfigError, refusal, load_pairs, "memory://bucket/a.parquet")
-    assert load_pairs("memory://bucket/a.parquet", allow_urls=True).captions == ["a"]
+    assert_raises(ConfigError, f"{URL} is a URL, and nothing is fetched.*--allow-urls", load_pairs, URL)
+    assert load_pairs(URL, allow_urls=True).captions == ["a"]
     assert_raises(ConfigError, "give its path", fetch, "file:///etc/passwd", True)
     assert not is_url("hf://owner/name") and fetch("a/b.parquet", False) == "a/b.parquet"
 
@@ -87,12 +88,11 @@ def test_a_folder_whose_files_are_in_sub_folders(bucket: fsspec.AbstractFileSyst
 
 
 def test_a_file_is_fetched_again_only_if_it_changed(bucket: fsspec.AbstractFileSystem) -> None:
-    url = "memory://bucket/a.parquet"
     bucket.pipe("/bucket/a.parquet", parquet("old"))
-    before = Path(fetch(url, True)).stat()
-    assert Path(fetch(url, True)).stat().st_ino == before.st_ino
+    before = Path(fetch(URL, True)).stat()
+    assert Path(fetch(URL, True)).stat().st_ino == before.st_ino
     bucket.pipe("/bucket/a.parquet", parquet("new one"))
-    assert load_pairs(url, allow_urls=True).captions == ["new one"]
+    assert load_pairs(URL, allow_urls=True).captions == ["new one"]
     bucket.pipe("/bucket/b.parquet", parquet("b"))
     assert load_pairs("memory://bucket/", allow_urls=True).captions == ["new one", "b"]
     bucket.rm("/bucket/b.parquet")
@@ -104,13 +104,12 @@ def test_a_file_is_fetched_again_only_if_it_changed(bucket: fsspec.AbstractFileS
 
 def test_parquet_that_changes_while_it_is_read_in_place(bucket: fsspec.AbstractFileSystem) -> None:
     bucket.pipe("/bucket/a.parquet", parquet("a"))
-    url = "memory://bucket/a.parquet"
-    source = load_pairs(url, allow_urls=True).source
+    source = load_pairs(URL, allow_urls=True).source
     bucket.pipe("/bucket/a.parquet", parquet("b"))
-    assert_raises(DataError, f"{url} has changed since it was opened", next, iter_tables(source))
-    assert load_pairs(url, allow_urls=True).source.fingerprint != source.fingerprint
+    assert_raises(DataError, f"{URL} has changed since it was opened", next, iter_tables(source))
+    assert load_pairs(URL, allow_urls=True).source.fingerprint != source.fingerprint
     bucket.rm("/bucket/a.parquet")
-    assert_raises(DataError, f"{url} is not there any more", next, iter_tables(source))
+    assert_raises(DataError, f"{URL} is not there any more", next, iter_tables(source))
 
 
 def test_errors_of_a_store_name_the_url(bucket: fsspec.AbstractFileSystem, monkeypatch: Any) -> None:
@@ -120,7 +119,6 @@ def test_errors_of_a_store_name_the_url(bucket: fsspec.AbstractFileSystem, monke
     ):
         bucket.pipe(f"/bucket/{name}", content)
         assert_not_loaded(rf"^memory://bucket/{name} {words}", f"memory://bucket/{name}", allow_urls=True)
-    url = "memory://bucket/a.parquet"
     bucket.pipe("/bucket/a.parquet", parquet("a"))
 
     def says(error: Exception) -> Any:
@@ -130,15 +128,15 @@ def test_errors_of_a_store_name_the_url(bucket: fsspec.AbstractFileSystem, monke
         return refuse
 
     forbidden = PermissionError(13, "Forbidden")  # of s3fs, all that S3 tells of a file that may be listed alone
-    denied, gone = f"{url} may not be read with these credentials.*: Forbidden$", "The specified bucket does not exist"
+    denied, gone = f"{URL} may not be read with these credentials.*: Forbidden$", "The specified bucket does not exist"
     for target, name, refuse, words in (
-        (MemoryFile, "read", says(RuntimeError("no credentials")), f"^{url} cannot be read.*no credentials"),
+        (MemoryFile, "read", says(RuntimeError("no credentials")), f"^{URL} cannot be read.*no credentials"),
         (type(bucket), "open", says(forbidden), denied), (type(bucket), "info", says(forbidden), denied),
-        (type(bucket), "info", says(FileNotFoundError(gone)), f"^no such input: the bucket of {url}$"),
+        (type(bucket), "info", says(FileNotFoundError(gone)), f"^no such input: the bucket of {URL}$"),
     ):  # fmt: skip
         with monkeypatch.context() as patch:
             patch.setattr(target, name, refuse, raising=False)
-            assert_not_loaded(words, url, allow_urls=True)
+            assert_not_loaded(words, URL, allow_urls=True)
 
 
 def test_a_full_disk_is_no_fault_of_the_url(bucket: fsspec.AbstractFileSystem, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,8 +104,7 @@ def test_a_full_folder_for_temporary_files_is_named() -> None:
 
 def parts(names: str, kind: pa.DataType) -> pa.Array:
     """Six structs whose parts have the ``names``, of one letter or two."""
-    values = pa.array(range(6), kind)
-    return pa.StructArray.from_arrays([values] * len(names.split()), names.split())
+    return pa.StructArray.from_arrays([pa.array(range(6), kind)] * len(names.split()), names.split())
 
 
 ODD: dict[str, tuple[str, Any]] = {  # name of a column -> formats that refuse it, its values

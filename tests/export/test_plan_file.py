@@ -65,11 +65,9 @@ def in_memory(plan: Path, folder: Path) -> dict[str, pa.Table]:
     return {role: pq.read_table(path) for role, path in at.items()}
 
 
-def streamed(
-    plan: Path, folder: Path, engine: Engine | None = None, name: str = "stream", **more: Any
-) -> dict[str, Path]:
+def streamed(plan: Path, to: Path, engine: Engine | None = None, name: str = "stream", **more: Any) -> dict[str, Path]:
     opened = PlanFile.open(plan)
-    source, at = open_source(opened.head.settings["data"]), files(folder, name)
+    source, at = open_source(opened.head.settings["data"]), files(to, name)
     settings = ExportSettings(**{role: path for role, path in at.items() if role != "out"}, **more)
     export = Export(source, at["out"], settings)
     assert export.streams

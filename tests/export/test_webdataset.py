@@ -92,9 +92,8 @@ def test_values_that_json_does_not_have(make_pairs: Any, make_plan: Any, tmp_pat
 
 
 @pytest.mark.parametrize("kind", ["webp", "avif"])
-def test_images_of_paths_are_embedded_or_missed_by_name_and_vectors_stay_beside(
-    tmp_path: Path, make_plan: Any, kind: str
-) -> None:
+def test_images_of_paths_are_embedded_or_missed_by_name(tmp_path: Path, make_plan: Any, kind: str) -> None:
+    """Vectors stay beside them."""
     folder, names = tmp_path / "data", [f"{i}.{kind}" for i in range(3)]
     write_pictures(folder / "img", names, kind)
     features = pa.array([[0.5, float(i)] for i in range(3)], pa.list_(pa.float32()))

@@ -85,8 +85,7 @@ def test_it_renders_with_its_pictures_and_no_caption_runs(tab: Any) -> None:
     audited = tab.run("document.getElementById('audited').textContent")
     assert "recall of flagging below 0.4" in audited and "this run" not in audited  # which may have another threshold
     sections = tab.run("[...document.querySelectorAll('main section[id]')].map(s => s.id)")
-    wanted = "counts how scores pairs given donors duplicates quarantined slices audited run"
-    assert sections == wanted.split()
+    assert sections == "counts how scores pairs given donors duplicates quarantined slices audited run".split()
     assert tab.run("[...document.querySelectorAll('nav a')].map(a => a.hash.slice(1))") == sections
     light = np.asarray(tab.screenshot())
     assert light.shape == (900, 1200, 3) and light.std() > 10 and len(np.unique(light.reshape(-1, 3), axis=0)) > 50

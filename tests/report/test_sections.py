@@ -71,8 +71,7 @@ def test_many_values_are_summed_up(tmp_path: Path) -> None:
 
 def test_groups_of_the_same_image_and_the_same_text() -> None:
     images: list[bytes | None] = [png(0), png(0), png(1), png(2), png(0), None, None]
-    captions = ["A dog", "a  DOG", "a cat", "a dog", "", "", ""]
-    pairs = Pairs.from_arrays(captions, images=images)
+    pairs = Pairs.from_arrays(["A dog", "a  DOG", "a cat", "a dog", "", "", ""], images=images)
     shown = Cards(pairs, outcome([0.1, 0.3, 0.5, 0.7, np.nan, np.nan, np.nan]))
     (first, found), (second, texts) = duplicates(shown, 5)
     assert (first, second) == ("The same image", "The same text")
@@ -92,9 +91,8 @@ def test_given_scores_are_compared() -> None:
     y = rng.random(n)
     given = y + 0.1 * rng.normal(size=n)
     given[:3], y[:2], y[3] = [9.0, -9.0, np.nan], [0.0, 1.0], np.nan
-    truth = y < 0.3
     pairs = Pairs.from_arrays([f"c{i}" for i in range(n)], images=[png(i) for i in range(n)])
-    shown = Cards(pairs, outcome(y, truth=truth))
+    shown = Cards(pairs, outcome(y, truth=y < 0.3))
     scores = pa.table({"correspondence": y, "similarity": given, "is_mismatch": [False] * n})
     found = precomputed_scores(replace(pairs, precomputed_scores={"clip": given[::-1]}), scores)
     assert list(found) == ["clip", "similarity"]
@@ -157,8 +155,7 @@ def test_estimates_hold_the_truth() -> None:
     pairs = corpus()
     rate = found.noise_rate(N)
     result = {"noise_rate": rate.value, "noise_rate_interval": [rate.low, rate.high]}
-    made = plan(pairs, y, 0, None)
-    said = told(y, made, pairs, result, found)
+    said = told(y, plan(pairs, y, 0, None), pairs, result, found)
     assert "truth" not in said["sentence"] and len(said["shares"]) == 2
     kept = found.shares(y, [int((y >= 0.5).sum())])[0]
     assert kept.low <= wrong[y >= 0.5].mean() <= kept.high
