@@ -32,8 +32,7 @@ def test_sections_reach_their_places(tmp_path: Path) -> None:
     text += "train: {epochs: 7, seed: 5}\ndata: {val: dev.parquet, limit: 10}\noutput: {out: runs/x, overwrite: true}\n"
     params = {"threshold": "auto", "refine_epochs": (4, 5), "backbone": "mlp", "dim": 16, "epochs": 7}
     data, output = DataOptions(val="dev.parquet", limit=10), OutputOptions(out="runs/x", overwrite=True)
-    found = Recipe.resolve(written(tmp_path, text))
-    assert found == Recipe("crcl", params | {"random_state": 5}, data, output)
+    assert Recipe.resolve(written(tmp_path, text)) == Recipe("crcl", params | {"random_state": 5}, data, output)
     short = written(tmp_path, "method: crcl\nbackbone: mlp\ntrain:\n")  # and an empty section
     assert Recipe.resolve(short) == Recipe("crcl", {"backbone": "mlp"})
     assert Recipe.resolve(written(tmp_path, "")) == Recipe()

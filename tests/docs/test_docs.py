@@ -114,8 +114,7 @@ def test_every_public_name_and_what_docs_and_notebooks_import_is_in_the_referenc
     for name in listed:
         pkgutil.resolve_name(name)
     shown = {name.rpartition(".")[2] for name in listed}
-    files = [*EVERY_PAGE, *(REPO / "notebooks").glob("*.ipynb")]
-    lines = occurrences(r"from cleanpairs[\w.]* import ([\w, ]+)", files)
+    lines = occurrences(r"from cleanpairs[\w.]* import ([\w, ]+)", [*EVERY_PAGE, *(REPO / "notebooks").glob("*.ipynb")])
     used = {name.split(" as ")[0].strip() for names in lines for name in names.split(",")}
     assert len(used) > 20 and used <= shown, used - shown
 

@@ -41,8 +41,7 @@ def save_clip(folder: Path, kind: str = "CLIP") -> None:
     end = len(ids) - 1
     text = {"vocab_size": len(ids), "bos_token_id": end - 1, "eos_token_id": end, "pad_token_id": end}
     random_model(kind, text, {"image_size": 32}, projection_dim=24).save_pretrained(folder)
-    size = {"height": 32, "width": 32}
-    CLIPImageProcessorPil(size={"shortest_edge": 32}, crop_size=size).save_pretrained(folder)
+    CLIPImageProcessorPil(size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32}).save_pretrained(folder)
 
 
 def save_siglip2(folder: Path) -> None:

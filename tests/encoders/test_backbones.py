@@ -172,8 +172,7 @@ def test_pooling_is_its_definition_in_value_and_gradient_with_lengths_in_any_ord
     got = torch.autograd.grad((value * weight).sum(), inputs)
     want_value = torch.stack([defined(pool, s[: int(n)]) for s, n in zip(x, lengths, strict=True)])
     torch.testing.assert_close(value, want_value, rtol=1e-6, atol=1e-7)
-    want = torch.autograd.grad((want_value * weight).sum(), inputs)
-    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(got, torch.autograd.grad((want_value * weight).sum(), inputs), rtol=1e-5, atol=1e-7)
     assert bool((got[0][0, 2:] == 0).all())
     whole = torch.stack([defined(pool, s) for s in x])
     torch.testing.assert_close(pool(x), whole, rtol=1e-6, atol=1e-7)  # the encoding itself is float32
@@ -188,8 +187,7 @@ def test_bigru_is_a_padded_gru_of_each_sequence() -> None:
     unpacked = nn.utils.rnn.unpack_sequence(nn.utils.rnn.PackedSequence(out, packed.batch_sizes))
     for found, sequence in zip(unpacked, sequences, strict=True):
         alone, _ = gru.rnn(sequence[:, None])  # (L, 1, 2 H), no packing
-        want = (alone[:, 0, :4] + alone[:, 0, 4:]) / 2
-        torch.testing.assert_close(found, want)
+        torch.testing.assert_close(found, (alone[:, 0, :4] + alone[:, 0, 4:]) / 2)
 
 
 # -- MLP --------------------------------------------------------------------------------------------------------------
@@ -203,8 +201,7 @@ def test_a_caption_is_its_mean_word_whatever_is_beside_it() -> None:
     torch.manual_seed(0)
     model = MLP(13, 6, dim=8, dim_word=5).eval()
     captions = ("w1 w2 w3 w1", "w4 w5", "w6")
-    together = model.encode_texts(tokens_of(*captions))
-    for row, caption in zip(together, captions, strict=True):
+    for row, caption in zip(model.encode_texts(tokens_of(*captions)), captions, strict=True):
         tokens = tokens_of(caption)
         torch.testing.assert_close(row, model.encode_texts(tokens)[0])
         torch.testing.assert_close(row, model.text(model.embedding(tokens.ids).mean(dim=0, keepdim=True))[0])

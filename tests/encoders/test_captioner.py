@@ -79,8 +79,7 @@ def test_blip_judges_pairs_as_transformers_does(tmp_path: Path) -> None:
 
     save_blip(tmp_path, "BlipForImageTextRetrieval")
     matcher, model = Matcher(tmp_path), BlipForImageTextRetrieval.from_pretrained(tmp_path).eval()
-    texts = ["a red cat", "the dog", "boat", "a photo of the red boat " * 30, "and"]
-    inputs = list(zip(pictures(5), texts, strict=True))
+    inputs = [*zip(pictures(5), ["a red cat", "the dog", "boat", "a photo of the red boat " * 30, "and"], strict=True)]
     found = matcher.predict(inputs)
     assert found.shape == (5,) and np.all((found > 0) & (found < 1)) and len(set(found.tolist())) == 5
     assert np.allclose(matcher.predict(inputs, batch_size=2), found, atol=1e-5) and not len(matcher.predict([]))

@@ -68,11 +68,9 @@ def test_the_same_logits_as_transformers(tiny_models: dict[str, Path], kind: str
     from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerFast
 
     folder, siglip, texts = tiny_models[kind], kind.startswith("siglip"), [*captions(), "", "cat " * 40]
-    model, padding = AutoModel.from_pretrained(folder).eval(), "max_length" if siglip else True
+    model, pad = AutoModel.from_pretrained(folder).eval(), "max_length" if siglip else True
     reader = PreTrainedTokenizerFast if kind == "siglip2" else AutoTokenizer  # which takes it for Gemma's
-    tokens = reader.from_pretrained(folder)(
-        texts, padding=padding, truncation=True, max_length=LENGTH, return_tensors="pt"
-    )
+    tokens = reader.from_pretrained(folder)(texts, padding=pad, truncation=True, max_length=LENGTH, return_tensors="pt")
     inputs = {name: tokens[name] for name in (["input_ids"] if siglip else ["input_ids", "attention_mask"])}
     with torch.inference_mode():
         expected = model(**inputs, **processor(folder)(pictures(), return_tensors="pt")).logits_per_image  # (5, 14)

@@ -66,8 +66,7 @@ def test_english_is_known_and_other_languages_are_not(encoder: SentenceEncoder, 
 
 
 def test_part_numbers_and_nothing_at_all_are_not_known(encoder: SentenceEncoder) -> None:
-    rng = np.random.default_rng(0)
-    numbers = [f"XB-{a}/{b} YA-{c}" for a, b, c in rng.integers(1000, 99_999, (200, 3))]
+    numbers = [f"XB-{a}/{b} YA-{c}" for a, b, c in np.random.default_rng(0).integers(1000, 99_999, (200, 3))]
     assert not knows(encoder, numbers)[0] and not knows(encoder, ["", "!"])[0]
 
 

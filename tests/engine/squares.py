@@ -35,8 +35,7 @@ class Squares:
         import torch
 
         self.done.append(partition.number)
-        rows = range(partition.first, partition.first + partition.rows)
-        path.write_text(" ".join(str(r * r) for r in rows))
+        path.write_text(" ".join(str(r * r) for r in range(partition.first, partition.first + partition.rows)))
         return {"process": os.getpid(), "threads": [torch.get_num_threads(), pa.cpu_count()]}
 
 

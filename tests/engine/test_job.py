@@ -70,8 +70,7 @@ def test_parts_of_another_job_are_kept_unless_told(tmp_path: Path) -> None:
     run(Squares(), folder)
     assert_raises(OutputExistsError, "another job", run, Squares(), folder, "b")
     otherwise = plan_partitions([9] * 5, 45, target=9)  # the same rows
-    with pytest.raises(OutputExistsError, match="another job"):
-        run_partitions(Squares(), otherwise, folder, job="a", engine=LOCAL)
+    assert_raises(OutputExistsError, "another job", run_partitions, Squares(), otherwise, folder, job="a", engine=LOCAL)
     assert text(folder) == WHOLE
     again = Squares()
     run(again, folder, "b", overwrite=True)

@@ -165,9 +165,8 @@ def test_what_takes_pairs_takes_a_frame(frame: pd.DataFrame, fitted: InfoNCE, tm
 def test_labels_that_never_moved_are_told(frame: pd.DataFrame) -> None:
     with pytest.warns(UserWarning, match="all pairs have the same correspondence; train more"):
         CRCL(**SMALL | {"threshold": None, "epochs": 1, "refine_epochs": [1], "lr": np.float32(1e-6)}).fit(frame)
-    same = Pairs.from_arrays(image_vectors=np.eye(80), text_vectors=np.eye(80))
     with pytest.warns(UserWarning, match="all pairs have the same correspondence$"):  # nothing was trained
-        Auto(random_state=0).fit(same)
+        Auto(random_state=0).fit(Pairs.from_arrays(image_vectors=np.eye(80), text_vectors=np.eye(80)))
 
 
 @pytest.mark.parametrize("kind", [Auto, ClipScore])

@@ -16,8 +16,7 @@ def noisy(rate: float) -> Pairs:
     """Vectors as a contrastive model leaves them: a small cone a side, with the topics of a corpus."""
     rng = np.random.default_rng(0)
     topic = rng.normal(size=(20, D))[rng.integers(0, 20, N)] + rng.normal(size=(N, D))
-    cones = rng.normal(size=(2, D)) * 2.5
-    image, text = (topic + 0.6 * rng.normal(size=(N, D)) + cone for cone in cones)
+    image, text = (topic + 0.6 * rng.normal(size=(N, D)) + cone for cone in rng.normal(size=(2, D)) * 2.5)
     pairs = Pairs.from_arrays(image_vectors=image.astype(np.float32), text_vectors=text.astype(np.float32))
     return apply_noise(pairs, inject_noise(pairs, rate, seed=0))
 

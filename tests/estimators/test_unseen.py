@@ -70,9 +70,8 @@ def test_pairs_of_the_fit_too_few_pairs_and_foreign_ones_have_the_threshold_of_t
     for pairs in (with_noise(300, 0, 0.3)[0], few, foreign):  # the last ones score no better than random pairs
         assert model.own_threshold(pairs) is None
     np.testing.assert_array_equal(model.predict(few), model.score_pairs(few) < model.threshold_)
-    y = np.where(np.arange(60) < 12, 0.1, 0.9)
     for asked in (model.explainer, model.rematch):
-        assert asked(few, correspondence=y).threshold == model.threshold_
+        assert asked(few, correspondence=np.where(np.arange(60) < 12, 0.1, 0.9)).threshold == model.threshold_
 
 
 @pytest.mark.parametrize("new", [100, 600])

@@ -51,8 +51,7 @@ def parts(view: EpochContext, clean: np.ndarray, noisy: np.ndarray, network: int
 def view_of(strategy: Any, n: int, **settings: Any) -> EpochContext:
     """An epoch of the strategy's networks, which know nothing, on n pairs."""
     pairs, ids = corpus(n, 0), np.arange(n)
-    images = pairs.images.array()
-    data = TrainingData(images, Tokenizer(WORDS).encode(pairs.captions), ids, ids, ids)
+    data = TrainingData(pairs.images.array(), Tokenizer(WORDS).encode(pairs.captions), ids, ids, ids)
     torch.manual_seed(0)
     sizes = {"dim": 8, "dim_word": 4, "text_drop": 0.0, "dropout": 0.0}
     models = (MLP(len(WORDS) + 1, 16, **sizes) for _ in range(strategy.networks))

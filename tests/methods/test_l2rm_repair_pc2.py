@@ -107,9 +107,8 @@ def test_value_and_gradient_of_the_rematching_loss_are_those_of_the_double_loop(
 
 @pytest.mark.parametrize("changes", [{}, {"cost": "learned"}, {"masked": False}, {"mass": 1.0}, {"divergence": "kl"}])
 def test_the_loss_is_the_pairs_and_the_rematching_on_the_plan(changes: dict[str, Any]) -> None:
-    strategy, view = started_l2rm(
-        **{"cost": "cosine", "rematch_weight": 0.3, "mass": 0.2, "transport_tau": 0.1, **changes}
-    )
+    settings = {"cost": "cosine", "rematch_weight": 0.3, "mass": 0.2, "transport_tau": 0.1} | changes
+    strategy, view = started_l2rm(**settings)
     assert (view.networks[0].head is None) == (changes.get("cost") != "learned")
     clean, noisy = parts(view, np.arange(8), np.arange(24, 31))  # of unlike sizes: the cost net does not learn
     S, masked, mass = noisy.similarity(), changes.get("masked", True), changes.get("mass", 0.2)
@@ -129,8 +128,7 @@ def test_the_loss_is_the_pairs_and_the_rematching_on_the_plan(changes: dict[str,
 
 @pytest.mark.parametrize("is_image", [True, False])
 def test_rematching_offers_what_the_plan_moves_and_never_a_pairs_own(is_image: bool) -> None:
-    rng = np.random.default_rng(0)
-    images, texts = unit(rng.normal(size=(2, 30, 6)).astype("float32"))
+    images, texts = unit(np.random.default_rng(0).normal(size=(2, 30, 6)).astype("float32"))
     texts[5:15] = np.roll(images[5:15], 1, axis=0)  # ten pairs whose right partner is one away
     model = L2RM(rematch_mass=0.9, transport_reg=0.02)
     model._heads = [None]

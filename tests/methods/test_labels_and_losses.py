@@ -99,8 +99,7 @@ def test_expected_probability_by_hand(n: int, excluding: bool) -> None:
 def test_decl_takes_every_pair_once_an_epoch_weighed_by_its_posterior() -> None:
     strategy, view = begun(DECL, 30, evidence_tau=0.2, kl_weight=0.01)
     strategy.w[0], strategy.split_known = known(30), True
-    batches = strategy.batches(view, 0)
-    assert sorted(np.concatenate([b[0] for b in batches]).tolist()) == list(range(30))
+    assert sorted(np.concatenate([b[0] for b in strategy.batches(view, 0)]).tolist()) == list(range(30))
     f = view.forward(0, np.arange(9), seed=1)
     each = EvidentialLoss(tau=0.2, kl_weight=0.01)(f.similarity(), torch.ones(9))
     w = torch.from_numpy(strategy.w[0][f.rows])
@@ -330,8 +329,7 @@ def test_nothing_is_filtered_where_nearly_all_are_clean() -> None:
     strategy.judge(view)
     view.epoch, rows = 5, np.arange(8)
     f = view.forward(0, rows, seed=4)
-    y = f.of(strategy.y[0])
-    expected = spread_cross_entropy(f.similarity(), y, 0.2, 0.0, f.excluded).mean()
+    expected = spread_cross_entropy(f.similarity(), f.of(strategy.y[0]), 0.2, 0.0, f.excluded).mean()
     torch.testing.assert_close(strategy.loss(view, 0, (rows,), 4), expected)
 
 

@@ -108,8 +108,7 @@ def test_the_second_order_step_moves_the_weights_only() -> None:
         strategy, view = started(meta_every=every)
         loss = strategy.split_loss(view, 0, *parts(view, np.arange(10), np.arange(24, 36)))
         found.append([gradients(loss, module) for module in (view.networks[0].model, view.networks[0].head)])
-    equal = [torch.allclose(*pair, rtol=1e-4, atol=1e-7) for pair in zip(*found, strict=True)]
-    assert equal == [True, False]
+    assert [torch.allclose(*pair, rtol=1e-4, atol=1e-7) for pair in zip(*found, strict=True)] == [True, False]
 
 
 def test_pairs_of_one_image_or_caption_are_not_told_apart() -> None:

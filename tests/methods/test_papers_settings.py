@@ -56,8 +56,7 @@ def test_the_papers_settings(name: str) -> None:
 def test_the_stages_of_crcl_and_the_epochs_whose_labels_count() -> None:
     assert CRCL(refine_epochs=(3, 4), epochs=9)._stages() == [TrainingStage(3), TrainingStage(4), TrainingStage(9, 6)]
     assert CRCL(refine_epochs=(), epochs=9, lr_update=2)._stages() == [TrainingStage(9, 2)]
-    paper = CRCL.paper()
-    assert paper._stages() == [TrainingStage(7), TrainingStage(7), TrainingStage(7), TrainingStage(32, 15)]
+    assert CRCL.paper()._stages() == [TrainingStage(7), TrainingStage(7), TrainingStage(7), TrainingStage(32, 15)]
     of_paper, own = (procedure_of(kind, 3) for kind in (CRCL.paper, CRCL))
     assert (of_paper.label_pass, of_paper.guard) == ("batch", False)
     assert (own.label_pass, own.guard) == ("eval", True)

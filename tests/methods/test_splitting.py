@@ -40,8 +40,7 @@ class Scripted(Splitting):
 
 def modes(low: np.ndarray, seed: int = 0) -> np.ndarray:
     """Losses in [0, 1] with a mode of low ones where ``low`` is."""
-    rng = np.random.default_rng(seed)
-    return np.clip(np.where(low, 0.1, 0.9) + 0.02 * rng.normal(size=len(low)), 0, 1)
+    return np.clip(np.where(low, 0.1, 0.9) + 0.02 * np.random.default_rng(seed).normal(size=len(low)), 0, 1)
 
 
 FLAT = np.linspace(0.5, 0.500001, 40)  # in rising order, but of one mode
@@ -112,8 +111,7 @@ def test_the_warm_up_takes_all_pairs_and_the_networks_other_orders() -> None:
     assert all(len(b) == 1 for of_one in batches for b in of_one)
     orders = [np.concatenate([b[0] for b in of_one]).tolist() for of_one in batches]
     assert orders[0] != orders[1] and sorted(orders[0]) == sorted(orders[1]) == list(range(40))
-    f = view.forward(0, np.arange(6), seed=5)
-    expected = InfoNCEWithRCE()(f.similarity(), torch.ones(6), None).mean()
+    expected = InfoNCEWithRCE()(view.forward(0, np.arange(6), seed=5).similarity(), torch.ones(6), None).mean()
     torch.testing.assert_close(strategy.loss(view, 0, (np.arange(6),), 5), expected)
     assert strategy.seen == []
 

@@ -114,7 +114,6 @@ def test_duplicates_share_image_or_text() -> None:
 
 @pytest.mark.parametrize("size", [1e-44, 1e-13, 1.0, 1e20, 3e38])
 def test_rows_of_any_size_get_length_one(size: float) -> None:
-    given = np.array([[size, -size], [np.inf, 0], [np.nan, 1], [0, 0], [3, 4]], np.float32)
-    found = unit_rows(given)
+    found = unit_rows(np.array([[size, -size], [np.inf, 0], [np.nan, 1], [0, 0], [3, 4]], np.float32))
     np.testing.assert_allclose(found[0], [math.sqrt(0.5), -math.sqrt(0.5)], rtol=1e-6)
     np.testing.assert_allclose(found[1:], [[0, 0], [0, 0], [0, 0], [0.6, 0.8]], rtol=1e-6)

@@ -36,8 +36,7 @@ def by_pot(cost: Tensor, mass: float, reg: float, forbidden: Tensor | None = Non
     if forbidden is not None:
         C[:n, :m][forbidden.numpy()] = out_of_reach
     p, q = np.append(np.full(n, 1 / n), 1 - mass), np.append(np.full(m, 1 / m), 1 - mass)
-    plan = ot.sinkhorn(p, q, C, reg, method="sinkhorn", stopThr=1e-13, numItermax=20_000, warn=False)
-    return plan[:n, :m]
+    return ot.sinkhorn(p, q, C, reg, method="sinkhorn", stopThr=1e-13, numItermax=20_000, warn=False)[:n, :m]
 
 
 @pytest.mark.parametrize("shape", [(6, 6), (5, 9), (1, 5), (5, 1), (24, 24)])

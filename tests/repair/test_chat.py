@@ -21,8 +21,7 @@ from tests.repair.test_recaption import Namer, by_colour, corpus
 
 def seen_by(request: dict[str, Any]) -> str:
     """A caption by the picture of a request."""
-    url = request["body"]["messages"][0]["content"][0]["image_url"]["url"]
-    head, data = url.split(",")
+    head, data = request["body"]["messages"][0]["content"][0]["image_url"]["url"].split(",")
     assert head == "data:image/jpeg;base64"
     return Namer().caption([Image.open(io.BytesIO(base64.b64decode(data)))], [""], [()])[0]
 

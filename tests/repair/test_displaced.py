@@ -22,12 +22,10 @@ from cleanpairs.verification.verifying import verify_path
 from tests.helpers import fit_beside, unit, vector_column, write_table
 
 
-def write(
-    path: Path, n: int = 400, first: int = 100, last: int = 300, distance: int = 2, spread: float = 0.7
-) -> np.ndarray:
-    """Vectors of both sides; captions of rows ``first`` to ``last - 1`` stand ``distance`` rows on. Their owners."""
+def write(path: Path, n: int = 400, first: int = 100, last: int = 300, by: int = 2, spread: float = 0.7) -> np.ndarray:
+    """Vectors of both sides; captions of rows ``first`` to ``last - 1`` stand ``by`` rows on. Their owners."""
     rng, owner = np.random.default_rng(0), np.arange(n)
-    owner[first:last] = np.roll(owner[first:last], distance)
+    owner[first:last] = np.roll(owner[first:last], by)
     images = rng.normal(size=(n, 16)).astype(np.float32)
     texts = (images + spread * rng.normal(size=(n, 16)).astype(np.float32))[owner]
     sides = {"image_features": vector_column(images), "text_features": vector_column(texts)}
@@ -102,7 +100,7 @@ def test_the_ledger_names_the_rule_and_the_export_is_verified_and_undone(tmp_pat
 
 
 def test_pairs_in_place_are_judged_by_their_own_share_of_mismatched_ones(tmp_path: Path) -> None:
-    owner = write(tmp_path / "data.parquet", n=600, first=100, last=500, distance=1, spread=1.2)
+    owner = write(tmp_path / "data.parquet", n=600, first=100, last=500, by=1, spread=1.2)
     result = fit_beside(tmp_path / "data.parquet", device="cpu", seed=0)
     run, wrong = Run.open(tmp_path / "run"), owner != np.arange(600)
     y, calibration = run.scores().correspondence, run.calibration()
@@ -204,7 +202,7 @@ def test_a_caption_at_another_row_of_its_image_is_matched(tmp_path: Path, stream
 
 def test_displaced_rows_are_flagged_where_a_few_pairs_have_no_other_evidence(tmp_path: Path) -> None:
     """Of 40 rows, whose captions all stand a row down, no pair is known to be worse than another but by the rule."""
-    write(tmp_path / "data.parquet", n=40, first=0, last=40, distance=1)
+    write(tmp_path / "data.parquet", n=40, first=0, last=40, by=1)
     result = fit_beside(tmp_path / "data.parquet", seed=0)
     assert len(result["displaced"]) == 1 and result["flagged"] == 40 and 0 < result["threshold"] <= 0.5
     assert not rematch_run(Run.open(tmp_path / "run"), tmp_path / "plan.parquet", RepairSettings())[1].kept

@@ -54,11 +54,8 @@ def run(url: str, cache: Path | None = None, n: int = 12, **how: Any) -> tuple[R
 def test_a_stopped_run_goes_on_and_the_key_is_kept_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
     cache, refusal = tmp_path / "answers.jsonl", f"no {SECRET} here".encode()
-    with (
-        serving(lambda k, request: good(request) if k <= 3 else (401, {}, refusal)) as (url, asked),
-        pytest.raises(ConfigError, match=r"refuses the key.*no \*\*\* here"),
-    ):
-        run(url, cache)
+    with serving(lambda k, request: good(request) if k <= 3 else (401, {}, refusal)) as (url, asked):
+        helpers.assert_raises(ConfigError, r"refuses the key.*no \*\*\* here", run, url, cache)
     assert asked[0] == ("/v1/chat/completions", f"Bearer {SECRET}") and len(asked) == 4
     with cache.open("a") as file:
         file.write('\n{"custom_id": "half a li')  # as a kill leaves it
@@ -68,9 +65,8 @@ def test_a_stopped_run_goes_on_and_the_key_is_kept_nowhere(tmp_path: Path, monke
         assert run(url, cache)[0].table.equals(plan.table) and len(asked) == 3
         assert run(url, cache, model="another")[0].summary().recaptioned == 6 and len(asked) == 9
     assert SECRET not in cache.read_text() + json.dumps(plan.settings)
-    pairs, dropped = corpus()
     from_file = ChatWriter(ChatSettings(), [cache])  # the cache has the form of a batch's answers
-    assert recaption(pairs, dropped, from_file, by_colour).summary().recaptioned == 6
+    assert recaption(*corpus(), from_file, by_colour).summary().recaptioned == 6
 
 
 BUSY = (429, {"Retry-After": "0"}, b"slow down")
@@ -123,14 +119,10 @@ def test_what_ends_it(reply: Reply, error: type[CleanpairsError], says: str, req
 def test_no_other_host_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(lambda k, request: good(request)) as (other, asked):
         monkeypatch.setenv("HTTP_PROXY", other)
-        with (
-            serving(lambda k, request: (307, {"Location": other + "/chat/completions"}, b"")) as (url, _),
-            pytest.raises(ConfigError, match="which is not asked"),
-        ):
-            run(url)
+        with serving(lambda k, request: (307, {"Location": other + "/chat/completions"}, b"")) as (url, _):
+            helpers.assert_raises(ConfigError, "which is not asked", run, url)
         assert not asked
-    with pytest.raises(DataError, match="cannot be asked"):  # nobody is there any more
-        run(other)
+    helpers.assert_raises(DataError, "cannot be asked", run, other)  # nobody is there any more
 
 
 def test_an_address_that_is_none() -> None:

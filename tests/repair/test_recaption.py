@@ -62,9 +62,8 @@ def test_dropped_pairs_get_captions_that_fit() -> None:
     of_a_spreadsheet = replace(plan, table=with_columns(plan.table, {"original_caption": pa.array(["7"] * 12)}))
     new = recaption(pairs, of_a_spreadsheet, Namer(), by_colour)
     for i, row in enumerate(new.table.to_pylist()):
-        colour = list(COLOURS)[i % 3]
         if i < 6:
-            assert row["action"] == "recaption" and row["caption"] == f"a {colour} square of {8 + i}"
+            assert row["action"] == "recaption" and row["caption"] == f"a {list(COLOURS)[i % 3]} square of {8 + i}"
             assert row["repair_score"] == 1 and row["reason"] == "captioned by namer" and row["donor_pair_id"] is None
         else:
             assert row == plan.table.to_pylist()[i]

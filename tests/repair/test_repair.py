@@ -36,8 +36,7 @@ def plan_repairs(
 
 
 def make_pairs(captions: list[str], z_image: np.ndarray, truth: np.ndarray | None = None, **more: Any) -> Pairs:
-    keys = [f"k{i}" for i in range(len(captions))]
-    pairs = Pairs.from_arrays(captions, features=z_image, keys=keys, **more)
+    pairs = Pairs.from_arrays(captions, features=z_image, keys=[f"k{i}" for i in range(len(captions))], **more)
     if truth is None:
         return pairs
     return replace(pairs, true_mismatch=truth != np.arange(len(truth)), true_key=[f"k{i}" for i in truth])
@@ -241,9 +240,8 @@ def test_margin_is_over_the_best_other_caption() -> None:
     z_image = np.eye(3, dtype=np.float32)
     z_text = unit(np.array([[0, 1, 0], [1, 0, 0.1], [1, 0.9, 0]]))
     pairs = make_pairs(["wrong", "right", "second"], z_image)
-    plan = plan_repairs(pairs, np.zeros(3), z_image, z_text, scorer, threshold=0.1, targets="text")
     p = scorer(z_image[[0, 0]], z_text[1:], np.zeros(2), np.zeros(2))
-    t = columns(plan)
+    t = columns(plan_repairs(pairs, np.zeros(3), z_image, z_text, scorer, threshold=0.1, targets="text"))
     assert t["caption"][0] == "right" and t["repair_score"][0] == pytest.approx(p[0])
     assert t["margin"][0] == pytest.approx(p[0] - p[1], abs=1e-6)
 

@@ -130,8 +130,7 @@ def test_handlers_are_put_back_and_a_second_sigint_does_not_wait() -> None:
             assert interrupts.received is None
             os.kill(os.getpid(), signal.SIGINT)
             assert interrupts.received == signal.SIGINT
-            with pytest.raises(KeyboardInterrupt):
-                os.kill(os.getpid(), signal.SIGINT)
+            assert_raises(KeyboardInterrupt, "^$", os.kill, os.getpid(), signal.SIGINT)
         assert [signal.getsignal(number) for number in numbers] == before
         with Interrupts(enabled=False):
             assert [signal.getsignal(number) for number in numbers] == before
@@ -142,8 +141,7 @@ def test_handlers_are_put_back_and_a_second_sigint_does_not_wait() -> None:
 def test_resuming_nothing_or_a_finished_training(tmp_path: Path, uninterrupted: dict[str, Trained]) -> None:
     for steps in (30, 0):
         counted = StopAt()
-        again = train(Checkpoint(tmp_path, "f"), resume=True, on_step=counted)
-        assert_same(again, uninterrupted["eval"])
+        assert_same(train(Checkpoint(tmp_path, "f"), resume=True, on_step=counted), uninterrupted["eval"])
         assert counted.seen == steps
 
 
@@ -356,8 +354,7 @@ def test_a_training_that_diverges_twice_is_refused(kind: type[Diverging], tmp_pa
 
 def test_a_run_that_went_back_is_resumed_at_its_rate(tmp_path: Path) -> None:
     whole = train(procedure=Exploding, stages=LONG, checkpoint=Checkpoint(tmp_path / "a", "f"), settings=OFTEN)
-    keep = Checkpoint(tmp_path / "b", "f")
-    how = {"stages": LONG, "checkpoint": keep, "settings": OFTEN}
+    how = {"stages": LONG, "checkpoint": Checkpoint(tmp_path / "b", "f"), "settings": OFTEN}
     # 6 + 6 steps, 6 that diverge, and 2 of the same epoch at half the rate
     assert_raises(KeyboardInterrupt, "^$", train, procedure=Exploding, on_step=StopAt(20), **how)
     assert_same(train(resume=True, **how), whole)
