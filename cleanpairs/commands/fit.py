@@ -204,7 +204,8 @@ def _input(recipe: Recipe, estimator: PairScorer, backbone_named: bool, streamed
         of_val = options_for_others(data.val, data.train, options)
         val = load_pairs(data.val, **of_val)
         if val.source.fingerprint == pairs.source.fingerprint:
-            raise ConfigError(f"{data.val} is the training data: give others, or none (the dev split is read then)")
+            remedy = "give other pairs, or none (of a research directory the dev split is read then)"
+            raise ConfigError(f"{data.val} is the training data: {remedy}")
         remember_user_path(data.val, of_val)
         return FitInput(pairs, val)
     splits = splits_of(Path(data.train)) if pairs.source.kind == "precomp" and data.split in (None, "train") else []
