@@ -539,8 +539,10 @@ class ScoreProbability:
         ScoreProbability or None
             None of fewer than 80 scores of either kind.
         """
+        if min(len(observed), len(null)) < 80:
+            return None
         calibration = calibrate(observed, null, by_score=True, draws=30 if rate is None else 0)
-        if calibration is None or min(len(observed), len(null)) < 80:
+        if calibration is None:
             return None
         lower = cautious(calibration, len(observed)) if rate is None else None
         if rate is not None:

@@ -87,8 +87,9 @@ class FeatureMemory:
         (n, k) Tensor
             Rows of the memory.
         """
-        unused = torch.from_numpy(self.rows < 0).to(z.device)
-        return (z @ same.T).masked_fill(unused, -torch.inf).topk(min(k, len(self)), dim=1).indices
+        old = torch.from_numpy(self.rows[: self.pushed] < 0).to(z.device)
+        S = z @ same[: self.pushed].T  # rows behind these are empty
+        return S.masked_fill(old, -torch.inf).topk(min(k, len(self)), dim=1).indices
 
     def state(self) -> dict[str, Any]:
         """Return what :meth:`load_state` resumes from."""

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from cleanpairs.data.text import normalise_text
 from cleanpairs.ops.columns import picked
+from cleanpairs.ops.mapped import blocks
 
 
 def near_copies(texts: Callable[[], Iterable[pa.RecordBatch]], pairs: np.ndarray, alike: float = 0.7) -> np.ndarray:
@@ -37,7 +38,7 @@ def near_copies(texts: Callable[[], Iterable[pa.RecordBatch]], pairs: np.ndarray
     chosen = [caption for batch in picked(texts(), pairs) for caption in batch["caption"].to_pylist()]
     vectors = words.transform(chosen)
     size, copies = vectors.sum(axis=1).A1, np.full(len(chosen), -1)  # each is its own copy
-    rarest = lru_cache(64)(partial(_rarest, vectors, size, alike))
+    rarest = lru_cache(64)(partial(_rarest, vectors, _ranks(vectors), size, alike))
     for batch in texts():
         for start in range(0, len(batch), 4096):
             others = words.transform(batch["caption"].slice(start, 4096).to_pylist())
@@ -45,21 +46,28 @@ def near_copies(texts: Callable[[], Iterable[pa.RecordBatch]], pairs: np.ndarray
             for length in np.unique(lengths):
                 same = others[lengths == length]
                 row, other = (rarest(length) @ same.T).nonzero()
-                for some in range(0, len(row), 1 << 18):
-                    i, j = row[some : some + (1 << 18)], other[some : some + (1 << 18)]
+                for some in blocks(len(row), 1 << 18):
+                    i, j = row[some], other[some]
                     shared = vectors[i].multiply(same[j]).sum(axis=1).A1
                     copies += np.bincount(i[shared >= alike * (size[i] + length - shared)], minlength=len(chosen))
     copies[size == 0] = 0
     return copies
 
 
-def _rarest(captions: Any, size: np.ndarray, alike: float, length: float) -> Any:
+def _ranks(captions: Any) -> np.ndarray:
+    """The rank of each word among those of its caption, (nnz,): 0 is the rarest."""
+    often = np.bincount(captions.indices, minlength=captions.shape[1])[captions.indices]
+    caption = np.repeat(np.arange(captions.shape[0]), np.diff(captions.indptr))
+    ranks = np.empty(len(often), np.int64)
+    ranks[np.lexsort([often, caption])] = np.arange(len(often)) - captions.indptr[caption]
+    return ranks
+
+
+def _rarest(captions: Any, ranks: np.ndarray, size: np.ndarray, alike: float, length: float) -> Any:
     """So many of each caption's rarest words that each caption of this ``length`` that is ``alike`` has one of them."""
-    rare, often = captions.copy(), np.bincount(captions.indices, minlength=captions.shape[1])
-    caption = np.repeat(np.arange(len(size)), np.diff(captions.indptr))
-    order = np.lexsort([often[captions.indices], caption])
     shared = np.ceil(alike / (1 + alike) * (size + length) - 1e-6)  # words at least
     most = np.where(shared <= np.minimum(size, length), size - shared + 1, 0)
-    rare.data[order] = np.arange(len(order)) - captions.indptr[caption] < most[caption]
+    rare = captions.copy()
+    rare.data = (ranks < np.repeat(most, np.diff(captions.indptr))).astype(np.float32)
     rare.eliminate_zeros()
     return rare
