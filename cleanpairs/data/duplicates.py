@@ -19,6 +19,7 @@ from cleanpairs.data.decoding import Decoder, Preparation, workers_for
 from cleanpairs.data.images import ImageSource
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.source import cache_dir, read_cached, write_cached
+from cleanpairs.ops.mapped import blocks
 from cleanpairs.ops.search import load_faiss
 
 SIGNATURE = Preparation("cleanpairs.data.duplicates:signature", about=128)  # pixels of a side that are enough
@@ -81,9 +82,9 @@ def near_duplicate_groups(signatures: np.ndarray, *, most_bits: int = 6, most_co
 
 def _links(index: Any, codes: np.ndarray, most_bits: int) -> Iterator[np.ndarray]:
     """Numbers (2, e) of codes (K, b) that differ in at most ``most_bits``, of 64 codes at a time."""
-    for start in range(0, len(codes), 64):  # few: thousands may be near to each
-        ends, _, near = index.range_search(codes[start : start + 64], most_bits + 1)  # strictly nearer
-        yield np.stack([np.repeat(np.arange(start, start + len(ends) - 1), np.diff(ends).astype(np.int64)), near])
+    for rows in blocks(len(codes), 64):  # few: thousands may be near to each
+        ends, _, near = index.range_search(codes[rows], most_bits + 1)  # strictly nearer
+        yield np.stack([np.repeat(np.arange(rows.start, rows.stop), np.diff(ends).astype(np.int64)), near])
 
 
 def _first_linked(edges: Iterable[np.ndarray], count: int, code: np.ndarray) -> np.ndarray:

@@ -18,37 +18,13 @@ from cleanpairs.estimators.spaces import caption_spaces
 
 
 def independence_of(
-    images: np.ndarray,
-    texts: TokenTable | np.ndarray,
-    image_index: np.ndarray,
-    image_group: np.ndarray,
-    text_group: np.ndarray,
-    *,
-    seed: int = 0,
-) -> IndependenceTest:
+    images: np.ndarray, texts: TokenTable | np.ndarray, image_index: np.ndarray, image_group: np.ndarray,
+    text_group: np.ndarray, *, seed: int = 0,
+) -> IndependenceTest:  # fmt: skip
     """Test whether the images and captions of pairs depend on each other.
 
-    Parameters
-    ----------
-    images : (M, R, D) float, or (M, 3, H, W) uint8
-        Regions or pixels.
-
-    texts : TokenTable, or (N, E) float
-        Captions, or their vectors.
-
-    image_index : (N,) int64
-        The image of each pair.
-
-    image_group, text_group : (N,) int64
-        Equal numbers are one image, or one text.
-
-    seed : int
-        Seed of everything random.
-
-    Returns
-    -------
-    IndependenceTest
-        See :mod:`cleanpairs.correspondence.independence`.
+    The parameters are those of :func:`cleanpairs.correspondence.independence.independence_of_pairs`, with all captions,
+    or their vectors (N, E), as ``texts``.
     """
 
     def vectors_of(rows: np.ndarray) -> Any:

@@ -16,6 +16,7 @@ from cleanpairs.data.rows import Rows
 from cleanpairs.data.source import Source
 from cleanpairs.data.table_reader import TableReader
 from cleanpairs.ops.columns import plain_batch, plain_schema
+from cleanpairs.ops.mapped import blocks
 
 _ERRORS = "read as Lance", ValueError, RuntimeError, pa.ArrowException
 
@@ -67,9 +68,9 @@ class LanceReader(TableReader):
     def picked_images(self, source: Source, rows: np.ndarray) -> Iterator[bytes | None]:
         """See :class:`TableReader`."""
         name, folder = source.columns["image"], source.options["folder"]
-        for some in np.split(rows, range(64, len(rows), 64)):
+        for some in blocks(len(rows), 64):
             with reading(folder, *_ERRORS):
-                table = _dataset(source).take(some.tolist(), columns=[name])
+                table = _dataset(source).take(rows[some].tolist(), columns=[name])
             yield from (encoded_bytes(cell, folder, source.image_root) for cell in image_cells(table.column(0)))
 
 
