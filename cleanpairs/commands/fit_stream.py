@@ -17,7 +17,7 @@ from cleanpairs.commands.run import Run, write_scores
 from cleanpairs.commands.score import ScoreWork, roles_of, score_stream
 from cleanpairs.core import one_thread
 from cleanpairs.correspondence.displacement import Displacement, find_displaced_rows
-from cleanpairs.correspondence.similarity import null_pairs, one_space_by_cosine
+from cleanpairs.correspondence.similarity import NUMBERS, null_pairs, one_space_by_cosine
 from cleanpairs.data import Pairs, Source
 from cleanpairs.data.readers import load_some, reader_of
 from cleanpairs.engine import plan_partitions
@@ -39,7 +39,7 @@ class StreamedFit:
     source: Source
     rows: np.ndarray
     pairs: Pairs
-    sample: ClassVar[int] = 8192
+    sample: ClassVar[int] = 2 * NUMBERS.exact
     issues: ClassVar = ISSUES[0], ISSUES[-1]  # the kinds that it looks for
 
     @classmethod
@@ -94,7 +94,7 @@ class StreamedFit:
             return tuple(np.concatenate(side) for side in sides)
 
         images, texts = GivenVectors().vectors(self.pairs)
-        sample = self.rows, images[self.pairs.image_index], texts
+        sample = self.rows[::2], images[self.pairs.image_index[::2]], texts[::2]
         sides = (_Side(part, side, np.array([part.first for part in parts]), n) for side in (0, 1))
         return find_displaced_rows(*sides, usable=usable, sample=sample)
 

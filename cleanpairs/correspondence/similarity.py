@@ -14,7 +14,7 @@ standard deviations over null pairs. These are random wrong pairs.
 Reasons: docs/methods/auto.md.
 
 All pairs are compared with each other, up to some thousand. Of more pairs a sample is compared, and the result scores
-the others one by one, as it scores pairs of other data (:class:`SimilarityModel`).
+the others one by one, as it scores pairs of other data (:class:`SimilarityModel`). Some of these others calibrate it.
 """
 
 from collections.abc import Mapping
@@ -257,13 +257,17 @@ class SimilarityModel:
         own = places(_numbers(self.background.pairs), _numbers(pairs))
         return np.where(own < 0, self.of_score(scores), self.known[own]).astype(np.float32)
 
-    def scores(self, pairs: VectorPairs) -> np.ndarray:
-        """Similarity and regression (n,) float64 of n pairs of unit vectors, in deviations of the null."""
-        score = (self.background.similarity(pairs) - self.scales[0, 0]) / self.scales[0, 1]
+    def scores(
+        self, pairs: VectorPairs, sums: np.ndarray | None = None, image: Any = slice(None), text: Any = slice(None)
+    ) -> np.ndarray:
+        """Similarity and regression (k,) float64 of images and texts in rows (k,) of n pairs of unit vectors, in
+        deviations of the null. ``sums``: as :meth:`Background.sums` of the pairs.
+        """
+        score = (self.background.similarity(pairs, sums, image, text) - self.scales[0, 0]) / self.scales[0, 1]
         if self.correction:
-            sides = pairs.images - self.means[0], pairs.texts - self.means[1]
-            both = zip(sides, sides[::-1], self.maps, self.covariances[::-1], strict=True)
-            found = sum(cosines(_in_spread(x @ map_, covariance), t) for x, t, map_, covariance in both)
+            sides, at = (pairs.images - self.means[0], pairs.texts - self.means[1]), (image, text)
+            both = zip(sides, sides[::-1], at, at[::-1], self.maps, self.covariances[::-1], strict=True)
+            found = sum(cosines(_in_spread(x @ map_, C)[i], t[j]) for x, t, i, j, map_, C in both)
             score += self.correction * (found - self.scales[1, 0]) / self.scales[1, 1]
         return np.asarray(score)
 
@@ -298,7 +302,7 @@ def _in_spread(c: np.ndarray, covariance: np.ndarray) -> np.ndarray:
     return np.asarray(c / np.sqrt(np.maximum(np.einsum("ij,ij->i", c @ covariance, c), 1e-20))[:, None])
 
 
-def similarity_agreement(pairs: VectorPairs, *, seed: int = 0, sample: bool = False) -> SimilarityAgreement | None:
+def similarity_agreement(pairs: VectorPairs, *, seed: int = 0) -> SimilarityAgreement | None:
     """Agreement of pairs of vectors that may lie in one space. See the module's head.
 
     Parameters
@@ -307,8 +311,6 @@ def similarity_agreement(pairs: VectorPairs, *, seed: int = 0, sample: bool = Fa
         N pairs. Vectors have any length.
     seed : int
         Seed of folds, null pairs and samples.
-    sample : bool
-        Whether these are a sample of more pairs.
 
     Returns
     -------
@@ -319,19 +321,41 @@ def similarity_agreement(pairs: VectorPairs, *, seed: int = 0, sample: bool = Fa
     if pairs.images.shape != pairs.texts.shape or n < LEAST_PAIRS:
         return None
     if n <= NUMBERS.exact:
-        return _agreement(unit_pairs(pairs), seed, sample)
-    rows = np.sort(np.random.default_rng(seed).permutation(n)[: NUMBERS.exact])
+        return _agreement(unit_pairs(pairs), seed)
+    order = np.random.default_rng(seed).permutation(n)
+    rows, more = np.sort(order[: NUMBERS.exact]), np.sort(order[NUMBERS.exact : 2 * NUMBERS.exact])
     found = _agreement(unit_pairs(pairs.take(rows)), seed, sample=True)
     if found is None:
         return None
-    observed, others = np.empty(n), np.setdiff1d(np.arange(n), rows)
+    observed = np.empty(n)
     observed[rows] = found.observed
+    if len(more) >= NUMBERS.exact / 2 and not found.near:
+        found, observed[more] = _calibrated(found, unit_pairs(pairs.take(more)), seed)
+        rows = np.concatenate([rows, more])
+    others = np.setdiff1d(np.arange(n), rows)
     for at in blocks(len(others), 4096):
         block = others[at]
         observed[block] = found.model.scores(unit_pairs(pairs.take(block)))
         release(pairs.images, pairs.texts)
     matched = found.model.judge(pairs, observed).astype(np.float64)
     return found.of_all(observed, matched)
+
+
+@one_thread()
+def _calibrated(found: SimilarityAgreement, pairs: VectorPairs, seed: int) -> tuple[SimilarityAgreement, np.ndarray]:
+    """What was ``found`` of a sample, calibrated by m other pairs, and their scores (m,).
+
+    The balance suits the sample's own pairs, so they score a little higher than all others.
+    """
+    model, sums = found.model, found.model.background.sums(pairs)
+    null = np.stack(null_pairs(pairs.image_group, pairs.text_group, seed))
+    scores, of_null = model.scores(pairs, sums), model.scores(pairs, sums, *null)
+    weight = weights_by_twins(pairs.image_group, pairs.text_group, null[1], model.of_score(scores))
+    weight = _likely_mismatched([Centred(x) for x in (pairs.images, pairs.texts)], null, scores, of_null, weight)
+    calibration = calibrate(scores, of_null, weight=weight, by_score=True, seed=seed)
+    assert calibration is not None
+    of_score = ScoreProbability.from_calibration(cautious(calibration, len(pairs)) or calibration, scores)
+    return replace(found, calibration=calibration, model=replace(model, of_score=of_score)), scores
 
 
 def unit_pairs(pairs: VectorPairs) -> VectorPairs:
@@ -350,7 +374,8 @@ def _agreement(pairs: VectorPairs, seed: int, sample: bool = False) -> Similarit
     fold, null = _folds_and_null(pairs, seed)
     background, rows = Background.of(pairs), np.arange(len(pairs))
     judged = (np.stack([rows, rows]), null, _near_pairs(pairs))
-    alone = [_alone(pairs, background, *each) for each in judged]
+    without, among = background.others_and_all  # where a pair is added, its image and its caption are not there
+    alone = [background.similarity(pairs, without, *each) for each in judged]
     beside = alone if sample else [_within(pairs, background.shared.mean(axis=0), *each) for each in judged]
     if null.shape[1] < LEAST_PAIRS or not (one_space_by_cosine(pairs, null) if sample else one_space(*beside[:2])):
         return None
@@ -372,7 +397,7 @@ def _agreement(pairs: VectorPairs, seed: int, sample: bool = False) -> Similarit
     correction, sides = NUMBERS.weights[best], [Centred(side) for side in (pairs.images, pairs.texts)]
     added, absent, present = (
         (s - scales[0, 0]) / scales[0, 1] + correction * predicted[k]
-        for s, k in ((alone[0], 0), (alone[1], 1), (_alone(pairs, background, *null, partners=True), 1))
+        for s, k in ((alone[0], 0), (alone[1], 1), (background.similarity(pairs, among, *null), 1))
     )
     weight = weights_by_twins(pairs.image_group, pairs.text_group, null[1], matched)
     weight = _likely_mismatched(sides, null, added, absent, weight)
@@ -469,17 +494,6 @@ def _share_present(pairs: VectorPairs, background: Background, matched: np.ndarr
         found.append(((rival - without[side])[right], there, (rival - own[side])[wrong]))
     absent, there, mixed = (np.concatenate(each) for each in zip(*found, strict=True))
     return mixture_share(absent, there, mixed, np.tile(1 - matched[wrong], 2))[1]
-
-
-def _alone(
-    pairs: VectorPairs, background: Background, image: np.ndarray, text: np.ndarray, *, partners: bool = False
-) -> np.ndarray:
-    """As :func:`_within`, as if each pair were added alone to the background, without its image and its caption. With
-    ``partners`` these stay in the background.
-    """
-    cosine, sums = cosines(pairs.images[image], pairs.texts[text]), background.others_and_all[int(partners)]
-    shared = background.added(cosine, np.stack([sums[0, :, image].T, sums[1, :, text].T]))
-    return np.asarray(cosine - shared.mean(axis=0))
 
 
 def _scale(scores: np.ndarray) -> np.ndarray:

@@ -251,8 +251,8 @@ class Auto(PairCleaner):
     def _make_strategy(self, data: TrainingData) -> AutoTraining:
         label_epochs = min(self.label_epochs, self.epochs)
         share = self.planted if label_epochs > 1 else 0.0
-        similar, seed, sample = self.mismatches == "similar", self.random_state_, bool(self._is_sample)
-        known = Untrained.of(data, share, similar=similar, train=self.retrieval, seed=seed, sample=sample)
+        similar, seed = self.mismatches == "similar", self.random_state_
+        known = Untrained.of(data, share, similar=similar, train=self.retrieval, seed=seed)
         return AutoTraining(
             known, train=self.retrieval, networks=self.networks, tau=self.tau, label_epochs=label_epochs,
             repair_weight=self.repair_weight, seed=seed,

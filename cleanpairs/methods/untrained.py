@@ -36,14 +36,14 @@ def vectors_of_both(images: np.ndarray, tokens: TokenTable) -> tuple[np.ndarray,
     return normalize(images[:, 0].astype(np.float32)), normalize(text)
 
 
-def similarity_of(data: TrainingData, seed: int, sample: bool = False) -> SimilarityAgreement | None:
+def similarity_of(data: TrainingData, seed: int) -> SimilarityAgreement | None:
     """Return the similarity of vectors of one space, if both sides came as one vector each, else None."""
     vectors, images = data.tokens.vectors, data.images
     if vectors is None or images.ndim != 3 or images.shape[1] != 1 or not len(data):
         return None
     text, index = data.tokens.ids[data.tokens.offsets[:-1]], data.image_index
     pairs = VectorPairs(_taken(images[:, 0], index), _taken(vectors, text), data.image_group, data.text_group)
-    return similarity_agreement(pairs, seed=seed, sample=sample)
+    return similarity_agreement(pairs, seed=seed)
 
 
 def _taken(x: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -147,16 +147,14 @@ class Untrained:
     frozen: VectorPairs | None = None
 
     @classmethod
-    def of(
-        cls, data: TrainingData, share: float, *, similar: bool, train: bool, seed: int, sample: bool = False
-    ) -> "Untrained":
+    def of(cls, data: TrainingData, share: float, *, similar: bool, train: bool, seed: int) -> "Untrained":
         """Plant a ``share`` of the pairs, among ``similar`` ones or any.
 
         None is planted where similarity settles all, or nothing is to be trained on it (``train``). The planted pairs
         are judged by what the pairs say as they were given, as the null pairs are. So no other pair is the worse for
-        them. ``sample``: whether these pairs are a sample.
+        them.
         """
-        rng, by_similarity = np.random.default_rng(step_seed(seed, 18)), similarity_of(data, seed, sample)
+        rng, by_similarity = np.random.default_rng(step_seed(seed, 18)), similarity_of(data, seed)
         if by_similarity is not None and (by_similarity.settled or not train):
             found, none = by_similarity, np.zeros(0, np.int64)
             return cls(np.arange(len(data)), none, found, found.observed, found.matched, found.null, False, np.ones(0))

@@ -26,7 +26,7 @@ is half of the softmax's. Where they are not, one and a half times as large. So 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -223,10 +223,15 @@ class Background:
         half = replace(pairs, images=pairs.images.astype(np.float16), texts=pairs.texts.astype(np.float16))
         return cls(half, last, -2 * tau * np.stack([first, last]), both, tau)
 
-    def similarity(self, pairs: VectorPairs) -> np.ndarray:
-        """Similarity (n,) float64 of n pairs, each of them added alone to the background."""
-        cosine = cosines(pairs.images, pairs.texts)
-        return np.asarray(cosine - self.added(cosine, self.sums(pairs)).mean(axis=0))
+    def similarity(
+        self, pairs: VectorPairs, sums: np.ndarray | None = None, image: Any = slice(None), text: Any = slice(None)
+    ) -> np.ndarray:
+        """Similarity (k,) float64 of images and texts in rows (k,) of n pairs, each added alone to the background.
+
+        ``sums``: as :meth:`sums` of these pairs, maybe of others with the same images and captions.
+        """
+        cosine, sums = cosines(pairs.images[image], pairs.texts[text]), self.sums(pairs) if sums is None else sums
+        return np.asarray(cosine - self.added(cosine, np.stack([sums[0][:, image], sums[1][:, text]])).mean(axis=0))
 
     def sums(self, pairs: VectorPairs) -> np.ndarray:
         """Log sums (2, 2, n) of images and captions: log sum_j exp(s_ij / tau) without and with the potential of j."""

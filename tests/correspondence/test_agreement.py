@@ -422,6 +422,16 @@ def test_a_sample_tells_of_all_pairs_what_their_comparison_does(monkeypatch: pyt
     assert ((found.matched < 0.5) == (whole.matched < 0.5)).mean() > 0.97
 
 
+def test_a_sample_tells_the_noise_rate_of_the_pairs_that_it_does_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(similarity, "NUMBERS", replace(similarity.NUMBERS, exact=400))
+    errors = []
+    for seed in range(4):
+        images, texts, at, truth = cone(1600, 0.3, spread=2.0, seed=seed)
+        found = similarity_agreement(VectorPairs(images, texts, np.arange(1600), at))
+        errors.append(found.noise_rate - truth.mean())
+    assert abs(np.mean(errors)) < 0.02
+
+
 def test_what_was_learned_of_pairs_judges_others_after_it_was_stored() -> None:
     images, texts, at, truth = cone(1400, 0.3, seed=4)
     pairs = VectorPairs(images, texts, np.arange(1400), at)
