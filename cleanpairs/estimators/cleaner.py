@@ -18,12 +18,13 @@ from cleanpairs.core.registry import BACKBONES, HEADS
 from cleanpairs.core.torch_state import default_modes, seeded
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.arrays import as_array
+from cleanpairs.data.rows import RowBatch
 from cleanpairs.encoders.base import DualEncoder, input_dim
 from cleanpairs.encoders.ensemble import Ensemble, members_of
 from cleanpairs.encoders.image_transform import pictures_of
 from cleanpairs.encoders.joint_head import JointHead, VectorTowers
 from cleanpairs.encoders.tokenizer import Tokenizer, TokenTable
-from cleanpairs.estimators.batches import RowScorer, VectorScorer
+from cleanpairs.estimators.batches import RowScorer, even, filled
 from cleanpairs.estimators.embedded import Embedded, with_images
 from cleanpairs.estimators.encoders import AUTO, GIVEN, WORDS, Encoders, takes_sentences, text_encoder_for
 from cleanpairs.estimators.null_threshold import null_threshold
@@ -409,14 +410,31 @@ class PairCleaner(FittedCleaner, PairScorer, ModelSettings, FitSettings):
 
     def _row_scorer(self, roles: Set[str]) -> RowScorer | None:
         """See :meth:`PairScorer._row_scorer`: image vectors stream, with captions or their vectors."""
-        given = self._text_encoder == "features"
-        needed = {"features", "text_features" if given else "text"}
+        needed = {"features", "text_features" if self._text_encoder == GIVEN else "text"}
         if self._named_filters or self._image_encoder != "features" or not needed <= roles:
             return None
-        has_images, device = self.near_duplicates and "image" in roles, self._resolved_device()
-        return VectorScorer(
-            self.model_, self.tokenizer_, self._pair_scores, text_vectors=given, has_images=has_images, device=device
-        )
+        groups_images = self.near_duplicates and "image" in roles  # near duplicates among them are one image
+        compares_vectors = not self.model_.local and not groups_images
+        return RowScorer(self._embed_rows, self._pair_scores, compares_vectors=compares_vectors)
+
+    def _embed_rows(self, batch: RowBatch, data: str) -> tuple[Embeddings, Embeddings]:
+        """Embed a batch of rows. DataError where the vectors have another size than the model's."""
+        if not len(batch.captions):
+            return (Embeddings(np.empty((0, self.model_.dim), np.float32)),) * 2
+        assert batch.vectors is not None
+        if batch.vectors.shape[-1] != (dim := input_dim(self.model_)):
+            found = batch.vectors.shape[-1]
+            raise DataError(f"the model takes image vectors of {dim} dimensions, {data} has {found}")
+        if self._text_encoder == GIVEN:
+            assert batch.text_vectors is not None
+            tokens = self.tokenizer_.given(batch.text_vectors, data)
+        else:
+            tokens = self.tokenizer_.encode(batch.captions.to_pylist())
+        rows, device = np.arange(len(tokens)), self._resolved_device()
+        vectors, tokens = filled(batch.vectors), tokens.take(filled(rows))
+        images = embed_images(self.model_, vectors, device=device, batch_size=even(len(vectors)))
+        texts = embed_texts(self.model_, tokens, device=device, batch_size=even(len(tokens)))
+        return images.take(batch.row), texts.take(rows)
 
     def encode_images(self, images: Any) -> np.ndarray:
         """Encode images in the joint space.

@@ -458,7 +458,18 @@ class FrozenScorer(PairScorer):
     def _row_scorer(self, roles: Set[str]) -> RowScorer | None:
         """Vectors of both sides stream. What a model encodes, or a column of scores judges, is loaded whole."""
         streams = not isinstance(self._model, FrozenPair | GivenScores) and not self._named_filters
-        return FrozenRows(self) if streams and {"features", "text_features"} <= roles else None
+        if not streams or not {"features", "text_features"} <= roles:
+            return None
+        return RowScorer(self._embed_rows, self._judge_rows, hashes=not self._pointwise)
+
+    def _embed_rows(self, batch: RowBatch, data: str) -> tuple[Embeddings, Embeddings]:
+        """Return the vectors of a batch. DataError where they have another size than those of the fit."""
+        images, texts = _unit_vectors(batch.vectors, batch.text_vectors)
+        self._check_size(images)
+        return Embeddings(images), Embeddings(texts)
+
+    def _judge_rows(self, images: Embeddings, texts: Embeddings, *groups: np.ndarray) -> np.ndarray:
+        return self.score_vectors(VectorPairs(images.vectors, texts.vectors, *groups))
 
     def _unusable(self, pairs: Pairs) -> dict[int, str]:
         """Return why pairs are quarantined, scores aside. As in a stream, there is no filter by default."""
@@ -559,19 +570,3 @@ class FrozenScorer(PairScorer):
         if isinstance(model, GivenScores) and "mixture.weights" in arrays:
             model.mixture = ScoreMixture(**part_of(arrays, "mixture."))
         self._model = model
-
-
-class FrozenRows(RowScorer):
-    """Scores given vectors, batch by batch. See :class:`cleanpairs.estimators.batches.RowScorer`."""
-
-    def __init__(self, scorer: FrozenScorer) -> None:
-        self.scorer, self.hashes = scorer, not scorer._pointwise
-
-    def _judged(self, images: Embeddings, texts: Embeddings, *groups: np.ndarray) -> np.ndarray:
-        return self.scorer.score_vectors(VectorPairs(images.vectors, texts.vectors, *groups))
-
-    def embedded(self, batch: RowBatch, data: str) -> tuple[Embeddings, Embeddings]:
-        """See :class:`RowScorer`. DataError where the vectors have another size than those of the fit."""
-        images, texts = _unit_vectors(batch.vectors, batch.text_vectors)
-        self.scorer._check_size(images)
-        return Embeddings(images), Embeddings(texts)
