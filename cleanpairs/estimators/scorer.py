@@ -418,7 +418,6 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         if n == 0:
             raise DataError(f"{', '.join(pairs.source.paths[:1]) or 'the input'} holds no pair to learn from")
         most = limit("bad_share") if self.max_bad_share is None else self.max_bad_share
-        assert most is not None
         foreseen = (PREFIX, NO_DOWNLOAD, NO_CAPTION_FILE)
         bad = {pair: reason for pair, reason in self.quarantined_.items() if not reason.startswith(foreseen)}
         many = len(bad) > n * most

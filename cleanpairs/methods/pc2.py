@@ -132,7 +132,7 @@ class _PseudoCaptioning(Splitting):
 
     @torch.inference_mode()
     def predictions(self, view: EpochContext, network: int) -> np.ndarray:
-        head: Any = view.networks[network].head
+        head = view.networks[network].head
         z = view.encoded(network).images.vectors
         logits = [head(torch.from_numpy(z[i : i + 4096]).to(view.device)).float().cpu() for i in range(0, len(z), 4096)]
         return np.asarray(torch.cat(logits).softmax(dim=1).numpy()[view.data.image_index])
@@ -152,7 +152,7 @@ class _PseudoCaptioning(Splitting):
 
     def class_loss(self, view: EpochContext, network: int, clean: BatchOutput, everyone: BatchOutput) -> Tensor:
         """L_pse of the clean pairs and the weighted L_ent of all."""
-        head: Any = view.networks[network].head
+        head = view.networks[network].head
         p, q = head(clean.model.vector(clean.images)), head(clean.model.vector(clean.texts))
         spread = self.method.entropy_weight * negative_batch_entropy(head(everyone.model.vector(everyone.images)))
         return self.method.pseudo_weight * pseudo_classification(p, q).mean() + spread
@@ -164,7 +164,7 @@ class _PseudoCaptioning(Splitting):
         loss = self.pair_loss(clean, clean.of(self.y[network])) + self.class_loss(view, network, clean, clean)
         if noisy is None:
             return loss
-        head: Any = view.networks[network].head
+        head = view.networks[network].head
         with torch.no_grad():
             p_clean, p_noisy = clean.model.vector(clean.images).float(), noisy.model.vector(noisy.images).float()
             if self.method.donor_by == "classes":
