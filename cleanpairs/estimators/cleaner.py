@@ -245,7 +245,7 @@ class PairCleaner(FittedCleaner, PairScorer, ModelSettings, FitSettings):
 
     def _finish(self, networks: Any, fit: Fit) -> None:
         """Set what the trained ``networks`` tell of the pairs."""
-        data, usable = fit.data, fit.usable
+        usable = fit.usable
         self.correspondence_ = np.full(len(fit.pairs), np.nan, dtype=np.float32)
         self.correspondence_[usable] = np.clip(fit.strategy.value(), 0.0, 1.0)
         if not np.isfinite(self.correspondence_[usable]).all():
@@ -258,8 +258,7 @@ class PairCleaner(FittedCleaner, PairScorer, ModelSettings, FitSettings):
         self._set_threshold(self.correspondence_[usable])
         self._set_noise_rate(fit)
         embedded = self._embedded(fit.pairs, fit.images.array, fit.captions, self.quarantined_)
-        images, texts = embedded.images, embedded.texts.take(usable)
-        self._set_bank(images, texts, data.image_index, data.image_group, data.text_group, usable, self.model_)
+        self._set_bank(embedded, usable, self.model_)
         self._judge_displaced(embedded)
 
     def _builder(self, fit: Fit) -> Callable[[], Any]:

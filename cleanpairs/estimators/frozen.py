@@ -356,8 +356,9 @@ class FrozenScorer(PairScorer):
         self._fingerprint, self.history_, self._image_encoder = pairs.source.fingerprint, [], self.method_name
         self._image_size = model.transform.output_size[0] or None if isinstance(model, FrozenPair) else None
         self.tau_ = model.temperature
-        self._set_bank(images, texts.take(usable), index, *groups, usable)
-        self._judge_displaced(Embedded(pairs, images, texts, self.quarantined_))
+        embedded = Embedded(pairs, images, texts, self.quarantined_)
+        self._set_bank(embedded, usable)
+        self._judge_displaced(embedded)
         if val is not None:
             self.best_val_rsum_ = self.evaluate(val).rsum
         return self

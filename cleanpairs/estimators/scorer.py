@@ -460,18 +460,18 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
             if given is None and self.require_dependence and independence is not None and not independence.z >= 1:
                 self.threshold_ = 0.0  # a few pairs, none of which is known to be worse than another
 
-    def _set_bank(
-        self, images: Embeddings, texts: Embeddings, image_index: np.ndarray, image_group: np.ndarray,
-        text_group: np.ndarray, usable: np.ndarray, model: Any = None,
-    ) -> None:  # fmt: skip
-        """The bank, of M images and the n usable captions. ``image_index``, ``image_group``, ``text_group`` (n,)."""
+    def _set_bank(self, embedded: Embedded, usable: np.ndarray, model: Any = None) -> None:
+        """Keep some trusted pairs among the ``usable`` (n,) int64 of a fit. A ``model`` is what has embedded them."""
+        pairs, local = embedded.pairs, model is not None and model.local
+        image_group, text_group = pairs.pair_image_group, pairs.text_group
         rows = trusted_rows(
-            image_group, text_group, self.correspondence_[usable], group_size=self.eval_group_size - 1,
-            groups=1 if model is not None and model.local else 8, seed=self.random_state_,
+            image_group[usable], text_group[usable], self.correspondence_[usable],
+            group_size=self.eval_group_size - 1, groups=1 if local else 8, seed=self.random_state_,
         )  # fmt: skip
-        trusted = images.take(image_index[rows]), texts.take(rows), image_group[rows], text_group[rows]
-        device = "cpu" if model is None else self._resolved_device()
-        self.bank_ = Bank(*trusted, self.tau_, self.eval_group_size - 1, model, device)
+        trusted, device = usable[rows], "cpu" if model is None else self._resolved_device()
+        sides = embedded.images.take(pairs.image_index[trusted]), embedded.texts.take(trusted)
+        groups = image_group[trusted], text_group[trusted]
+        self.bank_ = Bank(*sides, *groups, self.tau_, self.eval_group_size - 1, model, device)
 
     def _fitted(self, *, scores: bool = False) -> None:
         """NotFittedError before a fit, or without its ``scores``, which a model on the disk leaves out."""
