@@ -14,8 +14,10 @@ from torch import from_numpy, nn
 
 import cleanpairs
 from cleanpairs.core import ConfigError, DataError, RefusedError, check_choice, distributed, jsonable
+from cleanpairs.core.plain import part_of
 from cleanpairs.core.registry import BACKBONES, HEADS
 from cleanpairs.core.torch_state import default_modes, seeded
+from cleanpairs.correspondence.similarity import SimilarityModel
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.arrays import as_array
 from cleanpairs.data.rows import RowBatch
@@ -473,7 +475,7 @@ class PairCleaner(FittedCleaner, PairScorer, ModelSettings, FitSettings):
         for k, head in enumerate(self._heads):
             if head is not None and type(self)._head is not PairCleaner._head:  # others stay with the training
                 weights |= {f"head.{k}.{name}": value for name, value in head.state_dict().items()}
-        words = self.tokenizer_.words
+        words, similarity = self.tokenizer_.words, {} if self._similarity is None else self._similarity.arrays()
         return Stored(
             config={
                 "backbone": {"name": getattr(members[0], "registered", self.backbone), **self.model_.config},
@@ -481,6 +483,7 @@ class PairCleaner(FittedCleaner, PairScorer, ModelSettings, FitSettings):
                 "text_encoder": named.get("text_encoder", self._text_encoder),
             },
             parameters={role: name for role, name in named.items() if getattr(self, role) not in (None, "auto")},
+            arrays={f"similarity.{name}": array for name, array in similarity.items()},
             weights={name: value.detach().cpu().contiguous() for name, value in weights.items()},
             vocabulary=words.to_dict() if isinstance(words, Tokenizer) else None,
         )
@@ -508,16 +511,16 @@ class PairCleaner(FittedCleaner, PairScorer, ModelSettings, FitSettings):
             each = [self._network(member, name) for member in members or [shape]]
             network = Ensemble(each, shape.get("weights")) if members else each[0]
             heads = [self._head(member) for member in members_of(network)]
-        weights = saved.tensors("model.safetensors", "pt")
+        weights, arrays = saved.tensors("model.safetensors", "pt"), saved.tensors("bank.safetensors")
         for k, head in enumerate(heads):
             if head is not None:
-                prefix = f"head.{k}."
-                head.load_state_dict({n[len(prefix) :]: weights.pop(n) for n in list(weights) if n.startswith(prefix)})
-        network.load_state_dict(weights)
+                head.load_state_dict(part_of(weights, f"head.{k}."))
+        network.load_state_dict({name: value for name, value in weights.items() if not name.startswith("head.")})
         device = self._resolved_device()
         self.model_ = network.eval().to(device)
         self._heads = [None if head is None else head.to(device) for head in heads]
-        self.bank_ = saved.bank(saved.tensors("bank.safetensors"), self.model_, device)
+        self.bank_, similarity = saved.bank(arrays, self.model_, device), part_of(arrays, "similarity.")
+        self._similarity = SimilarityModel.from_arrays(similarity) if similarity else None
         self.tokenizer_ = self._stored_captions(members[0] if members else shape, saved)
 
     def _network(self, config: dict[str, Any], usual: str) -> Any:

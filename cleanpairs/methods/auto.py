@@ -19,10 +19,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from cleanpairs.core.parameters import choice, number, whole
-from cleanpairs.core.plain import part_of
 from cleanpairs.correspondence.calibration import UNDETERMINED, noise_rate
 from cleanpairs.correspondence.pair_probability import PairProbability
-from cleanpairs.correspondence.similarity import SimilarityAgreement, SimilarityModel
+from cleanpairs.correspondence.similarity import SimilarityAgreement
 from cleanpairs.encoders.base import DualEncoder
 from cleanpairs.encoders.ensemble import Ensemble, members_of
 from cleanpairs.encoders.joint_head import JointSpace
@@ -30,7 +29,6 @@ from cleanpairs.encoders.linear import Linear
 from cleanpairs.estimators import Embedded, PairCleaner
 from cleanpairs.estimators.cleaner import Fit
 from cleanpairs.estimators.encoders import AUTO, GIVEN
-from cleanpairs.estimators.persistence import Saved, Stored
 from cleanpairs.methods.auto_training import AutoTraining
 from cleanpairs.methods.untrained import Untrained, vectors_of_both
 from cleanpairs.ops.normalised_similarity import TAU
@@ -236,27 +234,12 @@ class Auto(PairCleaner):
             self.noise_rate_interval_ = rate.low, rate.high
             self.noise_rate_bound_ = max(self.noise_rate_bound_, rate.high)
 
-    def _stored(self) -> Stored:
-        found = super()._stored()
-        if self._similarity is None:
-            return found
-        arrays = {f"similarity.{name}": value for name, value in self._similarity.arrays().items()}
-        return replace(found, arrays=found.arrays | arrays)
-
-    def _restore(self, saved: Saved) -> None:
-        super()._restore(saved)
-        arrays = part_of(saved.tensors("bank.safetensors"), "similarity.")
-        self._similarity = SimilarityModel.from_arrays(arrays) if arrays else None
-
     def _make_strategy(self, data: TrainingData) -> AutoTraining:
         label_epochs = min(self.label_epochs, self.epochs)
         share = self.planted if label_epochs > 1 else 0.0
         similar, seed, sample = self.mismatches == "similar", self.random_state_, bool(self._is_sample)
         known = Untrained.of(data, share, similar=similar, train=self.retrieval, seed=seed, sample=sample)
-        return AutoTraining(
-            known, train=self.retrieval, networks=self.networks, tau=self.tau, label_epochs=label_epochs,
-            repair_weight=self.repair_weight, seed=seed,
-        )  # fmt: skip
+        return AutoTraining(known, self, label_epochs)
 
     def _set_noise_rate(self, fit: Fit) -> None:
         training: AutoTraining = fit.strategy
