@@ -404,11 +404,6 @@ class PairCleaner(FittedCleaner, PairScorer, ModelSettings, FitSettings):
             )
         return array
 
-    def _score_embedded(self, pairs: Pairs, images: Embeddings, texts: Embeddings) -> np.ndarray:
-        """See :meth:`PairScorer._score_embedded`."""
-        groups = pairs.image_group, pairs.text_group
-        return self._pair_scores(images, texts, *groups, pairs.image_index, np.arange(len(pairs)))
-
     def _row_scorer(self, roles: Set[str]) -> RowScorer | None:
         """See :meth:`PairScorer._row_scorer`: image vectors stream, with captions or their vectors."""
         needed = {"features", "text_features" if self._text_encoder == GIVEN else "text"}

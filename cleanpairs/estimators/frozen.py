@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from cleanpairs.core import ConfigError, DataError, RefusedError
+from cleanpairs.core import ConfigError, DataError
 from cleanpairs.core.parameters import check_choice, number, text
 from cleanpairs.core.plain import part_of
 from cleanpairs.correspondence.calibration import ScoreProbability
@@ -343,8 +343,6 @@ class FrozenScorer(PairScorer):
         model = self._load_model(pairs)
         images, texts, self.quarantined_ = self._encode(pairs)
         usable = self._usable(pairs)
-        if len(usable) < 2:
-            raise RefusedError(f"a threshold needs at least 2 usable pairs, found {len(usable)}: give more data")
         groups, index = (pairs.pair_image_group[usable], pairs.text_group[usable]), pairs.image_index[usable]
         given = self._given_correspondence(pairs)
         if self.require_dependence and given is None:
@@ -546,10 +544,10 @@ class FrozenScorer(PairScorer):
     def _stored(self) -> Stored:
         """Return the pretrained model's name and fingerprint, the background, and what scores mean."""
         about = {"name": self._model.name, "fingerprint": self._model.fingerprint}
-        parts = {"background": self._background, "calibration": self._probability}
-        parts["mixture"] = getattr(self._model, "mixture", None)
-        states = {part: vars(part_state) for part, part_state in parts.items() if part_state is not None}
-        arrays = {f"{part}.{name}": value for part, values in states.items() for name, value in values.items()}
+        mixture = getattr(self._model, "mixture", None)
+        parts = {"background": self._background, "calibration": self._probability, "mixture": mixture}
+        known = {part: vars(state) for part, state in parts.items() if state is not None}
+        arrays = {f"{part}.{name}": value for part, values in known.items() for name, value in values.items()}
         return Stored({"pretrained": about}, arrays=arrays)
 
     def _restore(self, saved: Saved) -> None:

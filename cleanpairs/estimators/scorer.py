@@ -216,7 +216,8 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
 
     def _score_embedded(self, pairs: Pairs, images: Embeddings, texts: Embeddings) -> np.ndarray:
         """Correspondence (n,) float32 of n pairs, of :meth:`_embed`. Quarantined ones too."""
-        raise NotImplementedError
+        groups = pairs.image_group, pairs.text_group
+        return self._pair_scores(images, texts, *groups, pairs.image_index, np.arange(len(pairs)))
 
     @property
     def _pair_scores(self) -> Callable[..., np.ndarray]:
@@ -428,7 +429,9 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
             share = f"{len(bad)} of {of}, more than {percent(most, 0)} (--set max_bad_share=SHARE)"
             what = share if many else f"all of {of}"
             raise DataError(f"unusable pairs: {what}; the first{first}: {reason}{_folder_hint(pairs, reason)}")
-        if len(usable) < 2 or not self.require_dependence:
+        if len(usable) < 2:
+            raise RefusedError(f"a fit needs at least 2 usable pairs, found {len(usable)}: give more data")
+        if not self.require_dependence:
             return usable
         sides = {"image": (pairs.images.array(), pairs.image_index), "text": (pairs.text_vectors, pairs.pair_id)}
         for side, (array, index) in sides.items():
