@@ -61,10 +61,6 @@ class VSEInf(Backbone):
         self.text = WordTower(vocabulary, s.dim, dim_word=s.dim_word)
         self.sentence = RegionTower(s.dim_sentence, s.dim) if s.dim_sentence else None
 
-    def encode_images(self, images: Tensor, keep: Tensor | None = None) -> Tensor:
-        """Unit vectors (B, E) of regions (B, R, D). ``keep`` (B, R): region dropping."""
-        return self.image(images, keep)
-
     def encode_texts(self, tokens: PackedTokens) -> Tensor:
         """Unit vectors (B, E), in the packed order."""
         words = self.text(tokens)

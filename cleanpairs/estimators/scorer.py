@@ -360,10 +360,8 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         """Return the method's own way to look for donors. None: the nearest by cosine."""
         return None
 
-    def _pair_probability(
-        self, embedded: Embedded, correspondence: np.ndarray, threshold: float
-    ) -> PairProbability | None:
-        """Return what tells how likely repairs are right. None if the method has no such evidence."""
+    def _pair_probability(self, embedded: Embedded, y: np.ndarray, threshold: float) -> PairProbability | None:
+        """Return what tells by the correspondence ``y`` (n,) how likely repairs are right. None without evidence."""
         return None
 
     @property

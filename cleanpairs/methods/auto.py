@@ -290,15 +290,11 @@ class Auto(PairCleaner):
         spread = float((share * S + (1 - share) * L).std() / S.std())
         return Ensemble([*members, linear], weights).eval(), tau * spread
 
-    def _pair_probability(
-        self, embedded: Embedded, correspondence: np.ndarray, threshold: float
-    ) -> PairProbability | None:
+    def _pair_probability(self, embedded: Embedded, y: np.ndarray, threshold: float) -> PairProbability | None:
         """See :meth:`cleanpairs.estimators.PairScorer._pair_probability`."""
         pairs, images, tokens = embedded.pairs, embedded.frozen_images, embedded.frozen_texts
         assert images is not None and tokens is not None
         both = vectors_of_both(images, tokens)
         joint = both if both is not None and both[0].shape[1] == both[1].shape[1] else None
         spaces, groups = embedded.frozen_spaces, (pairs.pair_image_group, pairs.text_group)
-        return PairProbability(
-            *spaces, pairs.image_index, *groups, correspondence, threshold, joint=joint, seed=self.random_state_
-        )
+        return PairProbability(*spaces, pairs.image_index, *groups, y, threshold, joint=joint, seed=self.random_state_)
