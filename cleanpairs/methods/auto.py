@@ -30,7 +30,7 @@ from cleanpairs.estimators import Embedded, PairCleaner
 from cleanpairs.estimators.cleaner import Fit
 from cleanpairs.estimators.encoders import AUTO, GIVEN
 from cleanpairs.methods.auto_training import AutoTraining
-from cleanpairs.methods.untrained import Untrained, vectors_of_both
+from cleanpairs.methods.untrained import Untrained, joint_vectors
 from cleanpairs.ops.normalised_similarity import TAU
 from cleanpairs.scoring import embed_images, embed_texts
 from cleanpairs.trainer import TrainingData, step_seed
@@ -294,7 +294,6 @@ class Auto(PairCleaner):
         """See :meth:`cleanpairs.estimators.PairScorer._pair_probability`."""
         pairs, images, tokens = embedded.pairs, embedded.frozen_images, embedded.frozen_texts
         assert images is not None and tokens is not None
-        both = vectors_of_both(images, tokens)
-        joint = both if both is not None and both[0].shape[1] == both[1].shape[1] else None
+        joint = joint_vectors(images, tokens)
         spaces, groups = embedded.frozen_spaces, (pairs.pair_image_group, pairs.text_group)
         return PairProbability(*spaces, pairs.image_index, *groups, y, threshold, joint=joint, seed=self.random_state_)
