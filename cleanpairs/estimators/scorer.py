@@ -399,13 +399,11 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         self.random_state_ = int(np.random.default_rng(given).integers(2**31)) if drawn else int(given)
 
     def _quarantine(self, pairs: Pairs, matrix: ImageMatrix) -> dict[int, str]:
-        reasons, failures, index = dict(pairs.reasons), matrix.failures, pairs.image_index
-        for pair in np.flatnonzero(np.isin(index, list(failures))).tolist():
-            reasons.setdefault(pair, failures[int(index[pair])])
-        if pairs.text_vectors is not None:
-            reasons = without_outliers(pairs.text_vectors, "text vector")[1] | reasons
+        failures, index = matrix.failures, pairs.image_index
+        failed = {i: failures[int(index[i])] for i in np.flatnonzero(np.isin(index, list(failures))).tolist()}
+        outliers = {} if pairs.text_vectors is None else without_outliers(pairs.text_vectors, "text vector")[1]
         filtered = filter_reasons(pairs, self.drop, pictures=self.near_duplicates)
-        return dict(sorted({**filtered, **reasons}.items()))
+        return dict(sorted({**filtered, **outliers, **failed, **pairs.reasons}.items()))
 
     def _grouped(self, pairs: Pairs) -> Pairs:
         """Group near duplicates, after the images are read, whose cache knows the exact groups."""
