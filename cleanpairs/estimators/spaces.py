@@ -47,13 +47,12 @@ def reduced(x: Any, seed: int, dim: int = 256) -> np.ndarray:
         Unit vectors in these directions.
     """
     from sklearn.decomposition import TruncatedSVD
-    from sklearn.preprocessing import normalize
 
     dim = min(dim, min(x.shape) - 1)
     if dim >= 2:
         with np.errstate(invalid="ignore", divide="ignore"):  # shares of no variance, where all rows are alike
             x = TruncatedSVD(dim, random_state=seed).fit_transform(x)
-    return np.asarray(normalize(x.toarray() if hasattr(x, "toarray") else x), dtype=np.float32)
+    return unit_rows(x.toarray() if hasattr(x, "toarray") else x)
 
 
 def frozen_spaces(
