@@ -281,14 +281,13 @@ class _Side:
         return np.where(there, place, -1), np.where(there, scores, np.nan)
 
 
-def _odd_captions(
-    pairs: Pairs, texts: Callable[[np.ndarray], np.ndarray], *, most_groups: int = 50_000, most_rows: int = 1000
-) -> Iterator[Issue]:
+def _odd_captions(pairs: Pairs, texts: Callable[[np.ndarray], np.ndarray]) -> Iterator[Issue]:
     """Yield for each image of several files the caption that is least like one of the others. No quarantined pair.
     The keys ``a.jpg#0`` and ``a.jpg#1`` are of one file.
 
-    The first ``most_groups`` images with several captions are compared, by the first ``most_rows`` of each.
+    The first 50,000 images with several captions are compared, by the first 1,000 of each.
     """
+    most_groups, most_rows = 50_000, 1000
     _, first, image = np.unique(pairs.image_index, return_index=True, return_inverse=True)
     file = np.array([hash(re.sub(r"#\d+$", "", pairs.keys[i])) for i in first.tolist()], np.int64)[image]
     group = pairs.pair_image_group
@@ -352,10 +351,7 @@ class WordSupport:
     (B,): logarithms of the odds that the pairs are matched.
     """
 
-    def __init__(
-        self, captions: Sequence[str], x: np.ndarray, group: np.ndarray, odds: np.ndarray, *,
-        named: float = 0.08, most: int = 1000,
-    ) -> None:  # fmt: skip
+    def __init__(self, captions: Sequence[str], x: np.ndarray, group: np.ndarray, odds: np.ndarray) -> None:
         words = [caption_words(caption) for caption in captions]
         self.names = np.array(sorted(set().union(*words)), object)
         self._number = {word: k for k, word in enumerate(self.names.tolist())}
@@ -366,6 +362,7 @@ class WordSupport:
         size = len(self.names) + 2
         self._behind, self._before = (self._incidence(side, word, (size, size)) for side in (before, after))
         self._ratios = WordRatios(x, self._incidence(row, word, (len(x), size)), np.ones(len(x)), group=group)
+        named, most = 0.08, 1000  # share of the words that is named, and trusted pairs that tell it
         some = np.sort(np.random.default_rng(0).permutation(len(x))[:most])
         judged = self._judged([words[i] for i in some.tolist()], x[some], group[some], odds[some])
         doubt = np.sort(np.concatenate([doubt for _, _, doubt, *_ in judged]))

@@ -21,6 +21,7 @@ from cleanpairs.correspondence.calibration import Estimate, calibrate, positions
 from cleanpairs.correspondence.density_ratio import mismatched_by_density, noise_rate_by_tails
 from cleanpairs.correspondence.words import lowest_ratio
 from cleanpairs.ops.mapped import blocks
+from cleanpairs.ops.matching import unit_rows
 from cleanpairs.ops.normalised_similarity import RIVALS, VectorPairs, among_all, cosines
 
 BLOCK = 1024  # rows at once
@@ -321,7 +322,6 @@ def _judge_groups(
     partners of one image or caption are no more alike than random ones.
     """
     from scipy.sparse import csr_array
-    from sklearn.preprocessing import normalize
 
     sides, given = [pairs.images, pairs.texts], (pairs.image_group, pairs.text_group)[side]
     _, first, group, members = np.unique(numbers, return_index=True, return_inverse=True, return_counts=True)
@@ -334,9 +334,9 @@ def _judge_groups(
         known_rate = known_rate.joined(Estimate(0.0, 0.0, share))
         return replace(found, group_noise_rate=known_rate, not_judged=found.not_judged + share)
     means = csr_array((weight, (group, np.arange(len(group)))))
-    sides[1 - side] = normalize(means @ sides[1 - side])
+    sides[1 - side] = unit_rows(means @ sides[1 - side])
     # Where each group has one image, or one caption, that is taken as it is.
-    sides[side] = sides[side][first] if np.array_equal(given, given[first][group]) else normalize(means @ sides[side])
+    sides[side] = sides[side][first] if np.array_equal(given, given[first][group]) else unit_rows(means @ sides[side])
     whole = neighbour_agreement(VectorPairs(sides[0], sides[1], own, own), seed=seed)
     rate, matched = _rate_and_matched(whole, several, group, seed)
     observed = np.where(matched < 0.5, np.minimum(found.observed, whole.observed[group]), found.observed)
@@ -378,9 +378,8 @@ def _share_alike(vectors: np.ndarray, group: np.ndarray, weight: np.ndarray, see
     ``group``, ``weight`` (N,): the number of each row's group, and its weight.
     """
     from scipy.sparse import csr_array
-    from sklearn.preprocessing import normalize
 
-    vectors, n = normalize(vectors - vectors.mean(axis=0)), len(vectors)
+    vectors, n = unit_rows(vectors - vectors.mean(axis=0)), len(vectors)
     a, b = np.random.default_rng(seed).integers(n, size=(2, 20_000))
     cut = np.quantile(cosines(vectors[a], vectors[b])[group[a] != group[b]], 0.75)
     total = csr_array((weight, (group, np.arange(n)))) @ vectors

@@ -340,14 +340,12 @@ class _Rows:
         return [int(k) for k, p in zip(distance, chance, strict=True) if p < 1e-3 and abs(k) > self.reach][:32]
 
 
-def _segmented(
-    rows: _Rows, states: np.ndarray, rounds: int = 4, astray: tuple[float, float] = (0.01, 0.001)
-) -> tuple[np.ndarray, np.ndarray]:
-    """The state (n,) of each row, 0 for in place, and the probability (n,) that its pair in that state is right.
-
-    ``astray``: share of the rows in a block that look as if in place, since a model may know wrong pairs by heart. And
-    of those that are.
-    """
+def _segmented(rows: _Rows, states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The state (n,) of each row, 0 for in place, and the probability (n,) that its pair in that state is right."""
+    rounds = 4
+    # Share of the rows in a block that look as if in place, since a model may know wrong pairs by heart. And of those
+    # that are.
+    astray = 0.01, 0.001
     S = np.column_stack([rows.at(0), *(rows.at(int(k)) for k in states)])  # (n, 1 + states)
     E = np.where(np.isnan(S), 0, rows.evidence(S))
     E[:, 1:][np.isnan(S[:, 1:])] = -3  # a block does not lead out of the file

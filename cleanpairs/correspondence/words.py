@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from cleanpairs.ops.mapped import blocks
+
 
 @dataclass(frozen=True)
 class WordNumbers:
@@ -88,13 +90,12 @@ class WordRatios:
         self._counted = csr_array(self._has[rows].multiply(self._weight[:, None])).T
         self._share = np.asarray(self._counted.sum(axis=1)) / max(float(self._weight.sum()), 1e-12)
         own, word, moments = np.empty(self._has.nnz), self._has.indices, np.zeros((2, len(self.known)))
-        for start in range(0, n, NUMBERS.block):
-            some = np.arange(start, min(start + NUMBERS.block, n))
+        for some in blocks(n, NUMBERS.block):
             found = self._logarithms(*self._near(self._x[some], self._group[some])[1:])
             counts = found[self._place[some] >= 0]
             moments += np.stack([counts.sum(axis=0), (counts**2).sum(axis=0)])
-            at = slice(self._has.indptr[start], self._has.indptr[some[-1] + 1])
-            own[at] = found[np.repeat(some - start, np.diff(self._has.indptr)[some]), word[at]]
+            at = slice(self._has.indptr[some.start], self._has.indptr[some.stop])
+            own[at] = found[np.repeat(np.arange(len(found)), np.diff(self._has.indptr)[some]), word[at]]
         self._mean, square = moments / max(len(rows), 1)
         self._spread = np.sqrt(np.maximum(square - self._mean**2, 1e-12))
         self._own = (own - self._mean[word]) / self._spread[word]
@@ -133,11 +134,10 @@ class WordRatios:
         query, word = np.repeat(np.arange(judged.shape[1]), np.diff(of_judged.indptr)), of_judged.indices
         image, caption = judged[:, query]
         order, s, trust = np.argsort(image, kind="stable"), np.empty(len(word)), self._trust
-        for start in range(0, len(self._x), NUMBERS.block):
-            at = order[slice(*np.searchsorted(image[order], (start, start + NUMBERS.block)))]
-            rows = np.arange(start, min(start + NUMBERS.block, len(self._x)))
+        for rows in blocks(len(self._x), NUMBERS.block):
+            at = order[slice(*np.searchsorted(image[order], (rows.start, rows.stop)))]
             K, found, mass = self._near(self._x[rows], self._group[rows])
-            i, j, w = image[at] - start, caption[at], word[at]
+            i, j, w = image[at] - rows.start, caption[at], word[at]
             out = np.where(self._place[j] >= 0, K[self._place[j], i] * trust[j], 0)  # K is 0 where i is j
             s[at] = self._logarithms(np.maximum(found[i, w] - out, 0), np.maximum(mass[i] - out, 1e-30), w)
         s = (s - self._mean[word]) / self._spread[word]

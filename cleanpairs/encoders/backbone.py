@@ -33,11 +33,10 @@ class Backbone(DualEncoder, Standardised):
         self.shape: Any = self.Shape(**shape)
         self.config = {"vocabulary": vocabulary, "dim_image": dim_image, **asdict(self.shape)}
         self.dim, self.image_drop, self.text_drop = self.shape.dim, self.shape.image_drop, self.shape.text_drop
-        self.sentence: Standardised | None = None  # of a frozen encoder's vectors, in addition to the words
+        self.sentence: Any = None  # of a frozen encoder's vectors, in addition to the words
 
     def fit_text(self, mean: Tensor, std: Tensor) -> None:
         """Fix the standardisation of the sentence vectors, (D,) each."""
-        assert self.sentence is not None
         self.sentence.fit_input(mean, std)
 
 
@@ -62,16 +61,11 @@ class VSEInf(Backbone):
         self.text = WordTower(vocabulary, s.dim, dim_word=s.dim_word)
         self.sentence = RegionTower(s.dim_sentence, s.dim) if s.dim_sentence else None
 
-    def encode_images(self, images: Tensor, keep: Tensor | None = None) -> Tensor:
-        """Unit vectors (B, E) of regions (B, R, D). ``keep`` (B, R): region dropping."""
-        return self.image(images, keep)
-
     def encode_texts(self, tokens: PackedTokens) -> Tensor:
         """Unit vectors (B, E), in the packed order."""
-        words: Tensor = self.text(tokens)
-        if self.sentence is None:
+        words = self.text(tokens)
+        if self.sentence is None or tokens.sentences is None:
             return words
-        assert tokens.sentences is not None
         return l2_normalise(words + self.sentence(tokens.sentences[:, None]))
 
     def fit_input(self, mean: Tensor, std: Tensor) -> None:

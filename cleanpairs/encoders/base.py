@@ -25,6 +25,7 @@ class DualEncoder(nn.Module):
     """Two towers, and a similarity of their states: the cosine of unit vectors, unless a subclass has another."""
 
     config: dict[str, Any]  # arguments of the constructor
+    image: Any  # the tower of images
     dim: int
     image_drop = 0.0
     text_drop = 0.0
@@ -32,7 +33,7 @@ class DualEncoder(nn.Module):
 
     def encode_images(self, images: Tensor, keep: Tensor | None = None) -> Any:
         """State of B images: regions (B, R, D) or pixels (B, 3, H, W). ``keep`` (B, R) bool: region dropping."""
-        raise NotImplementedError
+        return self.image(images, keep)
 
     def encode_texts(self, tokens: PackedTokens) -> Any:
         """State of B packed captions, in the packed order."""

@@ -77,10 +77,6 @@ class VectorTowers(DualEncoder):
         self.image = RegionTower(dim_image, dim)
         self.text = RegionTower(dim_text, dim)
 
-    def encode_images(self, images: Tensor, keep: Tensor | None = None) -> Tensor:
-        """Unit vectors (B, E) of regions (B, R, D). ``keep`` (B, R): region dropping."""
-        return self.image(images, keep)
-
     def encode_texts(self, tokens: PackedTokens) -> Tensor:
         """Unit vectors (B, E) of B captions, each of which is one vector."""
         return self.text(tokens.ids[:, None])

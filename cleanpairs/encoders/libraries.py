@@ -98,8 +98,7 @@ class SentenceTransformers(_Library):
     def vectors(self, x: list[Any]) -> Tensor:
         """See :class:`FrozenImages`. It encodes captions too."""
         how = {"convert_to_tensor": True, "normalize_embeddings": True, "show_progress_bar": False}
-        vectors: Tensor = self.model.encode(x, **how)
-        return vectors
+        return self.model.encode(x, **how)
 
     text_vectors = vectors  # type: ignore[assignment]
 

@@ -34,13 +34,7 @@ class TunedCLIP(DualEncoder):
     registered = "tuned_clip"
 
     def __init__(
-        self,
-        pretrained: PretrainedCLIP,
-        *,
-        tune: str,
-        rank: int = 8,
-        encoder_lr: float | None = None,
-        checkpointing: bool = False,
+        self, pretrained: PretrainedCLIP, *, tune: str, rank: int, encoder_lr: float | None, checkpointing: bool
     ) -> None:
         super().__init__()
         self.config = {"tune": tune, "rank": rank, "encoder_lr": encoder_lr, "checkpointing": checkpointing}

@@ -14,16 +14,19 @@ from torch import from_numpy, nn
 
 import cleanpairs
 from cleanpairs.core import ConfigError, DataError, RefusedError, check_choice, distributed, jsonable
+from cleanpairs.core.plain import part_of
 from cleanpairs.core.registry import BACKBONES, HEADS
 from cleanpairs.core.torch_state import default_modes, seeded
+from cleanpairs.correspondence.similarity import SimilarityModel
 from cleanpairs.data import Pairs, load_pairs
 from cleanpairs.data.arrays import as_array
+from cleanpairs.data.rows import RowBatch
 from cleanpairs.encoders.base import DualEncoder, input_dim
 from cleanpairs.encoders.ensemble import Ensemble, members_of
 from cleanpairs.encoders.image_transform import pictures_of
 from cleanpairs.encoders.joint_head import JointHead, VectorTowers
 from cleanpairs.encoders.tokenizer import Tokenizer, TokenTable
-from cleanpairs.estimators.batches import RowScorer, VectorScorer
+from cleanpairs.estimators.batches import RowScorer, even, filled
 from cleanpairs.estimators.embedded import Embedded, with_images
 from cleanpairs.estimators.encoders import AUTO, GIVEN, WORDS, Encoders, takes_sentences, text_encoder_for
 from cleanpairs.estimators.null_threshold import null_threshold
@@ -244,7 +247,7 @@ class PairCleaner(FittedCleaner, PairScorer, ModelSettings, FitSettings):
 
     def _finish(self, networks: Any, fit: Fit) -> None:
         """Set what the trained ``networks`` tell of the pairs."""
-        data, usable = fit.data, fit.usable
+        usable = fit.usable
         self.correspondence_ = np.full(len(fit.pairs), np.nan, dtype=np.float32)
         self.correspondence_[usable] = np.clip(fit.strategy.value(), 0.0, 1.0)
         if not np.isfinite(self.correspondence_[usable]).all():
@@ -257,8 +260,7 @@ class PairCleaner(FittedCleaner, PairScorer, ModelSettings, FitSettings):
         self._set_threshold(self.correspondence_[usable])
         self._set_noise_rate(fit)
         embedded = self._embedded(fit.pairs, fit.images.array, fit.captions, self.quarantined_)
-        images, texts = embedded.images, embedded.texts.take(usable)
-        self._set_bank(images, texts, data.image_index, data.image_group, data.text_group, usable, self.model_)
+        self._set_bank(embedded, usable, self.model_)
         self._judge_displaced(embedded)
 
     def _builder(self, fit: Fit) -> Callable[[], Any]:
@@ -402,21 +404,33 @@ class PairCleaner(FittedCleaner, PairScorer, ModelSettings, FitSettings):
             )
         return array
 
-    def _score_embedded(self, pairs: Pairs, images: Embeddings, texts: Embeddings) -> np.ndarray:
-        """See :meth:`PairScorer._score_embedded`."""
-        groups = pairs.image_group, pairs.text_group
-        return self._pair_scores(images, texts, *groups, pairs.image_index, np.arange(len(pairs)))
-
     def _row_scorer(self, roles: Set[str]) -> RowScorer | None:
         """See :meth:`PairScorer._row_scorer`: image vectors stream, with captions or their vectors."""
-        given = self._text_encoder == "features"
-        needed = {"features", "text_features" if given else "text"}
+        needed = {"features", "text_features" if self._text_encoder == GIVEN else "text"}
         if self._named_filters or self._image_encoder != "features" or not needed <= roles:
             return None
-        has_images, device = self.near_duplicates and "image" in roles, self._resolved_device()
-        return VectorScorer(
-            self.model_, self.tokenizer_, self._pair_scores, text_vectors=given, has_images=has_images, device=device
-        )
+        groups_images = self.near_duplicates and "image" in roles  # near duplicates among them are one image
+        compares_vectors = not self.model_.local and not groups_images
+        return RowScorer(self._embed_rows, self._pair_scores, compares_vectors=compares_vectors)
+
+    def _embed_rows(self, batch: RowBatch, data: str) -> tuple[Embeddings, Embeddings]:
+        """Embed a batch of rows. DataError where the vectors have another size than the model's."""
+        if not len(batch.captions):
+            return (Embeddings(np.empty((0, self.model_.dim), np.float32)),) * 2
+        assert batch.vectors is not None
+        if batch.vectors.shape[-1] != (dim := input_dim(self.model_)):
+            found = batch.vectors.shape[-1]
+            raise DataError(f"the model takes image vectors of {dim} dimensions, {data} has {found}")
+        if self._text_encoder == GIVEN:
+            assert batch.text_vectors is not None
+            tokens = self.tokenizer_.given(batch.text_vectors, data)
+        else:
+            tokens = self.tokenizer_.encode(batch.captions.to_pylist())
+        rows, device = np.arange(len(tokens)), self._resolved_device()
+        vectors, tokens = filled(batch.vectors), tokens.take(filled(rows))
+        images = embed_images(self.model_, vectors, device=device, batch_size=even(len(vectors)))
+        texts = embed_texts(self.model_, tokens, device=device, batch_size=even(len(tokens)))
+        return images.take(batch.row), texts.take(rows)
 
     def encode_images(self, images: Any) -> np.ndarray:
         """Encode images in the joint space.
@@ -456,7 +470,7 @@ class PairCleaner(FittedCleaner, PairScorer, ModelSettings, FitSettings):
         for k, head in enumerate(self._heads):
             if head is not None and type(self)._head is not PairCleaner._head:  # others stay with the training
                 weights |= {f"head.{k}.{name}": value for name, value in head.state_dict().items()}
-        words = self.tokenizer_.words
+        words, similarity = self.tokenizer_.words, {} if self._similarity is None else self._similarity.arrays()
         return Stored(
             config={
                 "backbone": {"name": getattr(members[0], "registered", self.backbone), **self.model_.config},
@@ -464,6 +478,7 @@ class PairCleaner(FittedCleaner, PairScorer, ModelSettings, FitSettings):
                 "text_encoder": named.get("text_encoder", self._text_encoder),
             },
             parameters={role: name for role, name in named.items() if getattr(self, role) not in (None, "auto")},
+            arrays={f"similarity.{name}": array for name, array in similarity.items()},
             weights={name: value.detach().cpu().contiguous() for name, value in weights.items()},
             vocabulary=words.to_dict() if isinstance(words, Tokenizer) else None,
         )
@@ -491,16 +506,16 @@ class PairCleaner(FittedCleaner, PairScorer, ModelSettings, FitSettings):
             each = [self._network(member, name) for member in members or [shape]]
             network = Ensemble(each, shape.get("weights")) if members else each[0]
             heads = [self._head(member) for member in members_of(network)]
-        weights = saved.tensors("model.safetensors", "pt")
+        weights, arrays = saved.tensors("model.safetensors", "pt"), saved.tensors("bank.safetensors")
         for k, head in enumerate(heads):
             if head is not None:
-                prefix = f"head.{k}."
-                head.load_state_dict({n[len(prefix) :]: weights.pop(n) for n in list(weights) if n.startswith(prefix)})
-        network.load_state_dict(weights)
+                head.load_state_dict(part_of(weights, f"head.{k}."))
+        network.load_state_dict({name: value for name, value in weights.items() if not name.startswith("head.")})
         device = self._resolved_device()
         self.model_ = network.eval().to(device)
         self._heads = [None if head is None else head.to(device) for head in heads]
-        self.bank_ = saved.bank(saved.tensors("bank.safetensors"), self.model_, device)
+        self.bank_, similarity = saved.bank(arrays, self.model_, device), part_of(arrays, "similarity.")
+        self._similarity = SimilarityModel.from_arrays(similarity) if similarity else None
         self.tokenizer_ = self._stored_captions(members[0] if members else shape, saved)
 
     def _network(self, config: dict[str, Any], usual: str) -> Any:

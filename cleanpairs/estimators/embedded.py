@@ -1,17 +1,18 @@
 """Pairs as a fitted scorer sees them: their embeddings, and what a trained model's towers saw before."""
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from cleanpairs.core import DataError, check_whole, plural
 from cleanpairs.correspondence.displacement import Displacement, find_displaced_rows
 from cleanpairs.data import Pairs
 from cleanpairs.encoders.tokenizer import TokenTable
 from cleanpairs.estimators.spaces import displaced_between_spaces, frozen_spaces
 from cleanpairs.scoring import Embeddings, Encoded, matrix
-from cleanpairs.scoring.evaluate import Recall, recall, recall_folds, recall_of_similarity
+from cleanpairs.scoring.evaluate import Recall, recall, recall_of_similarity
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,11 @@ class Embedded:
         -------
         Recall
             R@1, R@5, R@10 and rSum.
+
+        Raises
+        ------
+        ConfigError, DataError
+            There are fewer folds than one, or more than images. There is no pair, or no caption in a fold.
         """
         pairs, usable = self.pairs, self.usable
         if len(pairs) and not self.images.vectors.any():  # scores of data that has no vectors
@@ -137,15 +143,19 @@ class Embedded:
         _, first, owner = np.unique(pairs.pair_image_group[usable], return_index=True, return_inverse=True)
         order = np.argsort(first)  # as they come: groups are hashes
         images, captions = pairs.image_index[usable][first[order]], np.flatnonzero(usable)
-        owner = order.argsort()[owner]
-
-        def of(inside: np.ndarray, given: np.ndarray, owner: np.ndarray) -> Recall:
-            i, t = images[inside], captions[given]
+        owner, m, recalls = order.argsort()[owner], len(images), list[Recall]()
+        check_whole("evaluate", "folds", folds, 1)
+        if folds > max(m, 1):
+            raise DataError(f"{plural(m, 'image')} can be divided into 1 to {m} folds, asked for {folds}")
+        for inside in np.array_split(np.arange(m), folds):  # runs of neighbours
+            given = np.isin(owner, inside)
+            i, t, own = images[inside], captions[given], owner[given] - inside[:1]
             if model is None or not model.local:
-                return recall(self.images.vectors[i], self.texts.vectors[t], owner)
-            return recall_of_similarity(matrix(Encoded(self.images, self.texts, model, device), i, t), owner)
-
-        return recall_folds(of, len(images), owner, folds)
+                recalls.append(recall(self.images.vectors[i], self.texts.vectors[t], own))
+            else:
+                compared = Encoded(self.images, self.texts, model, device)
+                recalls.append(recall_of_similarity(matrix(compared, i, t), own))
+        return Recall(*np.mean([list(asdict(r).values()) for r in recalls], axis=0).tolist())
 
 
 def with_images(pairs: Pairs, rows: np.ndarray) -> tuple[Pairs, np.ndarray]:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from cleanpairs.core import ConfigError, DataError, RefusedError
+from cleanpairs.core import ConfigError, DataError
 from cleanpairs.core.parameters import check_choice, number, text
 from cleanpairs.core.plain import part_of
 from cleanpairs.correspondence.calibration import ScoreProbability
@@ -343,8 +343,6 @@ class FrozenScorer(PairScorer):
         model = self._load_model(pairs)
         images, texts, self.quarantined_ = self._encode(pairs)
         usable = self._usable(pairs)
-        if len(usable) < 2:
-            raise RefusedError(f"a threshold needs at least 2 usable pairs, found {len(usable)}: give more data")
         groups, index = (pairs.pair_image_group[usable], pairs.text_group[usable]), pairs.image_index[usable]
         given = self._given_correspondence(pairs)
         if self.require_dependence and given is None:
@@ -356,8 +354,9 @@ class FrozenScorer(PairScorer):
         self._fingerprint, self.history_, self._image_encoder = pairs.source.fingerprint, [], self.method_name
         self._image_size = model.transform.output_size[0] or None if isinstance(model, FrozenPair) else None
         self.tau_ = model.temperature
-        self._set_bank(images, texts.take(usable), index, *groups, usable)
-        self._judge_displaced(Embedded(pairs, images, texts, self.quarantined_))
+        embedded = Embedded(pairs, images, texts, self.quarantined_)
+        self._set_bank(embedded, usable)
+        self._judge_displaced(embedded)
         if val is not None:
             self.best_val_rsum_ = self.evaluate(val).rsum
         return self
@@ -458,7 +457,18 @@ class FrozenScorer(PairScorer):
     def _row_scorer(self, roles: Set[str]) -> RowScorer | None:
         """Vectors of both sides stream. What a model encodes, or a column of scores judges, is loaded whole."""
         streams = not isinstance(self._model, FrozenPair | GivenScores) and not self._named_filters
-        return FrozenRows(self) if streams and {"features", "text_features"} <= roles else None
+        if not streams or not {"features", "text_features"} <= roles:
+            return None
+        return RowScorer(self._embed_rows, self._judge_rows, hashes=not self._pointwise)
+
+    def _embed_rows(self, batch: RowBatch, data: str) -> tuple[Embeddings, Embeddings]:
+        """Return the vectors of a batch. DataError where they have another size than those of the fit."""
+        images, texts = _unit_vectors(batch.vectors, batch.text_vectors)
+        self._check_size(images)
+        return Embeddings(images), Embeddings(texts)
+
+    def _judge_rows(self, images: Embeddings, texts: Embeddings, *groups: np.ndarray) -> np.ndarray:
+        return self.score_vectors(VectorPairs(images.vectors, texts.vectors, *groups))
 
     def _unusable(self, pairs: Pairs) -> dict[int, str]:
         """Return why pairs are quarantined, scores aside. As in a stream, there is no filter by default."""
@@ -534,10 +544,10 @@ class FrozenScorer(PairScorer):
     def _stored(self) -> Stored:
         """Return the pretrained model's name and fingerprint, the background, and what scores mean."""
         about = {"name": self._model.name, "fingerprint": self._model.fingerprint}
-        parts = {"background": self._background, "calibration": self._probability}
-        parts["mixture"] = getattr(self._model, "mixture", None)
-        states = {part: vars(part_state) for part, part_state in parts.items() if part_state is not None}
-        arrays = {f"{part}.{name}": value for part, values in states.items() for name, value in values.items()}
+        mixture = getattr(self._model, "mixture", None)
+        parts = {"background": self._background, "calibration": self._probability, "mixture": mixture}
+        known = {part: vars(state) for part, state in parts.items() if state is not None}
+        arrays = {f"{part}.{name}": value for part, values in known.items() for name, value in values.items()}
         return Stored({"pretrained": about}, arrays=arrays)
 
     def _restore(self, saved: Saved) -> None:
@@ -559,19 +569,3 @@ class FrozenScorer(PairScorer):
         if isinstance(model, GivenScores) and "mixture.weights" in arrays:
             model.mixture = ScoreMixture(**part_of(arrays, "mixture."))
         self._model = model
-
-
-class FrozenRows(RowScorer):
-    """Scores given vectors, batch by batch. See :class:`cleanpairs.estimators.batches.RowScorer`."""
-
-    def __init__(self, scorer: FrozenScorer) -> None:
-        self.scorer, self.hashes = scorer, not scorer._pointwise
-
-    def _judged(self, images: Embeddings, texts: Embeddings, *groups: np.ndarray) -> np.ndarray:
-        return self.scorer.score_vectors(VectorPairs(images.vectors, texts.vectors, *groups))
-
-    def embedded(self, batch: RowBatch, data: str) -> tuple[Embeddings, Embeddings]:
-        """See :class:`RowScorer`. DataError where the vectors have another size than those of the fit."""
-        images, texts = _unit_vectors(batch.vectors, batch.text_vectors)
-        self.scorer._check_size(images)
-        return Embeddings(images), Embeddings(texts)

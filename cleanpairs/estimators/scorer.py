@@ -216,7 +216,8 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
 
     def _score_embedded(self, pairs: Pairs, images: Embeddings, texts: Embeddings) -> np.ndarray:
         """Correspondence (n,) float32 of n pairs, of :meth:`_embed`. Quarantined ones too."""
-        raise NotImplementedError
+        groups = pairs.image_group, pairs.text_group
+        return self._pair_scores(images, texts, *groups, pairs.image_index, np.arange(len(pairs)))
 
     @property
     def _pair_scores(self) -> Callable[..., np.ndarray]:
@@ -359,10 +360,8 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         """Return the method's own way to look for donors. None: the nearest by cosine."""
         return None
 
-    def _pair_probability(
-        self, embedded: Embedded, correspondence: np.ndarray, threshold: float
-    ) -> PairProbability | None:
-        """Return what tells how likely repairs are right. None if the method has no such evidence."""
+    def _pair_probability(self, embedded: Embedded, y: np.ndarray, threshold: float) -> PairProbability | None:
+        """Return what tells by the correspondence ``y`` (n,) how likely repairs are right. None without evidence."""
         return None
 
     @property
@@ -400,13 +399,11 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         self.random_state_ = int(np.random.default_rng(given).integers(2**31)) if drawn else int(given)
 
     def _quarantine(self, pairs: Pairs, matrix: ImageMatrix) -> dict[int, str]:
-        reasons, failures, index = dict(pairs.reasons), matrix.failures, pairs.image_index
-        for pair in np.flatnonzero(np.isin(index, list(failures))).tolist():
-            reasons.setdefault(pair, failures[int(index[pair])])
-        if pairs.text_vectors is not None:
-            reasons = without_outliers(pairs.text_vectors, "text vector")[1] | reasons
+        failures, index = matrix.failures, pairs.image_index
+        failed = {i: failures[int(index[i])] for i in np.flatnonzero(np.isin(index, list(failures))).tolist()}
+        outliers = {} if pairs.text_vectors is None else without_outliers(pairs.text_vectors, "text vector")[1]
         filtered = filter_reasons(pairs, self.drop, pictures=self.near_duplicates)
-        return dict(sorted({**filtered, **reasons}.items()))
+        return dict(sorted({**filtered, **outliers, **failed, **pairs.reasons}.items()))
 
     def _grouped(self, pairs: Pairs) -> Pairs:
         """Group near duplicates, after the images are read, whose cache knows the exact groups."""
@@ -418,7 +415,6 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
         if n == 0:
             raise DataError(f"{', '.join(pairs.source.paths[:1]) or 'the input'} holds no pair to learn from")
         most = limit("bad_share") if self.max_bad_share is None else self.max_bad_share
-        assert most is not None
         foreseen = (PREFIX, NO_DOWNLOAD, NO_CAPTION_FILE)
         bad = {pair: reason for pair, reason in self.quarantined_.items() if not reason.startswith(foreseen)}
         many = len(bad) > n * most
@@ -429,7 +425,9 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
             share = f"{len(bad)} of {of}, more than {percent(most, 0)} (--set max_bad_share=SHARE)"
             what = share if many else f"all of {of}"
             raise DataError(f"unusable pairs: {what}; the first{first}: {reason}{_folder_hint(pairs, reason)}")
-        if len(usable) < 2 or not self.require_dependence:
+        if len(usable) < 2:
+            raise RefusedError(f"a fit needs at least 2 usable pairs, found {len(usable)}: give more data")
+        if not self.require_dependence:
             return usable
         sides = {"image": (pairs.images.array(), pairs.image_index), "text": (pairs.text_vectors, pairs.pair_id)}
         for side, (array, index) in sides.items():
@@ -461,18 +459,18 @@ class PairScorer(Fitted, EncoderSettings, ScoringSettings, RunSettings):
             if given is None and self.require_dependence and independence is not None and not independence.z >= 1:
                 self.threshold_ = 0.0  # a few pairs, none of which is known to be worse than another
 
-    def _set_bank(
-        self, images: Embeddings, texts: Embeddings, image_index: np.ndarray, image_group: np.ndarray,
-        text_group: np.ndarray, usable: np.ndarray, model: Any = None,
-    ) -> None:  # fmt: skip
-        """The bank, of M images and the n usable captions. ``image_index``, ``image_group``, ``text_group`` (n,)."""
+    def _set_bank(self, embedded: Embedded, usable: np.ndarray, model: Any = None) -> None:
+        """Keep some trusted pairs among the ``usable`` (n,) int64 of a fit. A ``model`` is what has embedded them."""
+        pairs, local = embedded.pairs, model is not None and model.local
+        image_group, text_group = pairs.pair_image_group, pairs.text_group
         rows = trusted_rows(
-            image_group, text_group, self.correspondence_[usable], group_size=self.eval_group_size - 1,
-            groups=1 if model is not None and model.local else 8, seed=self.random_state_,
+            image_group[usable], text_group[usable], self.correspondence_[usable],
+            group_size=self.eval_group_size - 1, groups=1 if local else 8, seed=self.random_state_,
         )  # fmt: skip
-        trusted = images.take(image_index[rows]), texts.take(rows), image_group[rows], text_group[rows]
-        device = "cpu" if model is None else self._resolved_device()
-        self.bank_ = Bank(*trusted, self.tau_, self.eval_group_size - 1, model, device)
+        trusted, device = usable[rows], "cpu" if model is None else self._resolved_device()
+        sides = embedded.images.take(pairs.image_index[trusted]), embedded.texts.take(trusted)
+        groups = image_group[trusted], text_group[trusted]
+        self.bank_ = Bank(*sides, *groups, self.tau_, self.eval_group_size - 1, model, device)
 
     def _fitted(self, *, scores: bool = False) -> None:
         """NotFittedError before a fit, or without its ``scores``, which a model on the disk leaves out."""

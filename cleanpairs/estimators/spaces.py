@@ -8,6 +8,7 @@ from cleanpairs.correspondence.agreement import ridge
 from cleanpairs.correspondence.displacement import Displacement, find_displaced_rows
 from cleanpairs.correspondence.independence import bag_of_tokens, image_vectors, standardised
 from cleanpairs.encoders.tokenizer import TokenTable
+from cleanpairs.ops.matching import unit_rows
 
 
 def caption_spaces(tokens: TokenTable) -> list[Any]:
@@ -46,13 +47,12 @@ def reduced(x: Any, seed: int, dim: int = 256) -> np.ndarray:
         Unit vectors in these directions.
     """
     from sklearn.decomposition import TruncatedSVD
-    from sklearn.preprocessing import normalize
 
     dim = min(dim, min(x.shape) - 1)
     if dim >= 2:
         with np.errstate(invalid="ignore", divide="ignore"):  # shares of no variance, where all rows are alike
             x = TruncatedSVD(dim, random_state=seed).fit_transform(x)
-    return np.asarray(normalize(x.toarray() if hasattr(x, "toarray") else x), dtype=np.float32)
+    return unit_rows(x.toarray() if hasattr(x, "toarray") else x)
 
 
 def frozen_spaces(
@@ -129,8 +129,6 @@ def _predicted(
     Ridge regressions are fitted to the images (n, d) and the captions (n, e) of the rows ``partner`` (n,), by a
     ``weight`` (n,). They predict the ``fold`` (n,) that they have not seen.
     """
-    from sklearn.preprocessing import normalize
-
     weight = np.maximum(weight, 1e-3)
     x, t = (side - np.average(side, axis=0, weights=weight).astype(np.float32) for side in (images, texts))
     of_image, of_text = np.zeros_like(t), np.zeros_like(x)
@@ -139,4 +137,4 @@ def _predicted(
         both = x[fitted], t[partner[fitted]]
         of_image[held_out] = x[held_out] @ ridge(*both, weight[fitted])
         of_text[held_out] = t[held_out] @ ridge(*both[::-1], weight[fitted])
-    return np.hstack([normalize(of_image), normalize(x)]), np.hstack([normalize(t), normalize(of_text)])
+    return np.hstack([unit_rows(of_image), unit_rows(x)]), np.hstack([unit_rows(t), unit_rows(of_text)])

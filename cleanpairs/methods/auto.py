@@ -19,10 +19,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from cleanpairs.core.parameters import choice, number, whole
-from cleanpairs.core.plain import part_of
 from cleanpairs.correspondence.calibration import UNDETERMINED, noise_rate
 from cleanpairs.correspondence.pair_probability import PairProbability
-from cleanpairs.correspondence.similarity import SimilarityAgreement, SimilarityModel
+from cleanpairs.correspondence.similarity import SimilarityAgreement
 from cleanpairs.encoders.base import DualEncoder
 from cleanpairs.encoders.ensemble import Ensemble, members_of
 from cleanpairs.encoders.joint_head import JointSpace
@@ -30,9 +29,8 @@ from cleanpairs.encoders.linear import Linear
 from cleanpairs.estimators import Embedded, PairCleaner
 from cleanpairs.estimators.cleaner import Fit
 from cleanpairs.estimators.encoders import AUTO, GIVEN
-from cleanpairs.estimators.persistence import Saved, Stored
 from cleanpairs.methods.auto_training import AutoTraining
-from cleanpairs.methods.untrained import Untrained, vectors_of_both
+from cleanpairs.methods.untrained import Untrained, joint_vectors
 from cleanpairs.ops.normalised_similarity import TAU
 from cleanpairs.scoring import embed_images, embed_texts
 from cleanpairs.trainer import TrainingData, step_seed
@@ -236,27 +234,12 @@ class Auto(PairCleaner):
             self.noise_rate_interval_ = rate.low, rate.high
             self.noise_rate_bound_ = max(self.noise_rate_bound_, rate.high)
 
-    def _stored(self) -> Stored:
-        found = super()._stored()
-        if self._similarity is None:
-            return found
-        arrays = {f"similarity.{name}": value for name, value in self._similarity.arrays().items()}
-        return replace(found, arrays=found.arrays | arrays)
-
-    def _restore(self, saved: Saved) -> None:
-        super()._restore(saved)
-        arrays = part_of(saved.tensors("bank.safetensors"), "similarity.")
-        self._similarity = SimilarityModel.from_arrays(arrays) if arrays else None
-
     def _make_strategy(self, data: TrainingData) -> AutoTraining:
         label_epochs = min(self.label_epochs, self.epochs)
         share = self.planted if label_epochs > 1 else 0.0
-        similar, seed = self.mismatches == "similar", self.random_state_
-        known = Untrained.of(data, share, similar=similar, train=self.retrieval, seed=seed)
-        return AutoTraining(
-            known, train=self.retrieval, networks=self.networks, tau=self.tau, label_epochs=label_epochs,
-            repair_weight=self.repair_weight, seed=seed,
-        )  # fmt: skip
+        similar = self.mismatches == "similar"
+        known = Untrained.of(data, share, similar=similar, train=self.retrieval, seed=self.random_state_)
+        return AutoTraining(known, self, label_epochs)
 
     def _set_noise_rate(self, fit: Fit) -> None:
         training: AutoTraining = fit.strategy
@@ -307,15 +290,10 @@ class Auto(PairCleaner):
         spread = float((share * S + (1 - share) * L).std() / S.std())
         return Ensemble([*members, linear], weights).eval(), tau * spread
 
-    def _pair_probability(
-        self, embedded: Embedded, correspondence: np.ndarray, threshold: float
-    ) -> PairProbability | None:
+    def _pair_probability(self, embedded: Embedded, y: np.ndarray, threshold: float) -> PairProbability | None:
         """See :meth:`cleanpairs.estimators.PairScorer._pair_probability`."""
         pairs, images, tokens = embedded.pairs, embedded.frozen_images, embedded.frozen_texts
         assert images is not None and tokens is not None
-        both = vectors_of_both(images, tokens)
-        joint = both if both is not None and both[0].shape[1] == both[1].shape[1] else None
+        joint = joint_vectors(images, tokens)
         spaces, groups = embedded.frozen_spaces, (pairs.pair_image_group, pairs.text_group)
-        return PairProbability(
-            *spaces, pairs.image_index, *groups, correspondence, threshold, joint=joint, seed=self.random_state_
-        )
+        return PairProbability(*spaces, pairs.image_index, *groups, y, threshold, joint=joint, seed=self.random_state_)

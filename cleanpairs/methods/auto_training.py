@@ -176,38 +176,23 @@ class AutoTraining(TrainingStrategy):
     known : Untrained
         What is known before the training.
 
-    train : bool
-        Whether vectors of one space are trained on.
-
-    networks : int
-        How many are trained.
-
-    tau : float
-        Temperature of the loss.
+    method : Auto
+        The method whose settings it takes.
 
     label_epochs : int
         Epochs of the first stage. The scores of so many epochs of each stage enter the correspondence.
-
-    repair_weight : float
-        Weight of a pair with another pair's caption.
-
-    seed : int
-        Seed of everything random.
     """
 
     captions: np.ndarray
     kept = ("w", "weight", "captions", "scores", "rank_weight")
 
-    def __init__(
-        self, known: Untrained, *, train: bool, networks: int, tau: float, label_epochs: int, repair_weight: float,
-        seed: int,
-    ) -> None:  # fmt: skip
-        self.known, self.networks, self.objective = known, networks, InfoNCEWithRCE(tau=tau)
-        self.label_epochs, self.repair_weight, self.seed = label_epochs, repair_weight, seed
+    def __init__(self, known: Untrained, method: Any, label_epochs: int) -> None:
+        self.known, self.networks, self.objective = known, method.networks, InfoNCEWithRCE(tau=method.tau)
+        self.label_epochs, self.repair_weight, self.seed = label_epochs, method.repair_weight, method.random_state_
         self.captions, final = self.known.captions, self.known.similarity
         self.calibration = None if final is None else final.calibration
         self.settled = final is not None
-        self.trains, self.dependence_is_known = train or not known.by_similarity, known.by_similarity
+        self.trains, self.dependence_is_known = method.retrieval or not known.by_similarity, known.by_similarity
         self.w = self.known.matched.astype(np.float32)
         self.weight = self.w.copy()
         self.scores = np.zeros(len(self.w), dtype=np.float64)  # sums over networks and epochs of the stage

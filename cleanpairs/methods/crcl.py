@@ -307,7 +307,6 @@ class CRCL(PairCleaner):
         label_epochs = self.label_epochs
         if label_epochs == "auto":
             label_epochs = max([*self.refine_epochs, self.freeze]) if self.refine_epochs else None
-        assert label_epochs is None or isinstance(label_epochs, int)
         loss = ActiveComplementaryLoss(tau=self.tau, lam=self.lam, active=self.active, q=self.q)
         how: dict[str, Any] = {"label_epochs": label_epochs, "label_pass": self.label_pass}
         if not self.correction:

@@ -80,7 +80,7 @@ class _Neighbours(Splitting):
     def agreeing(self, view: EpochContext, first: BatchOutput, again: BatchOutput, across: Any, within: Any) -> Tensor:
         again = again.select(np.argsort(again.rows)[np.argsort(np.argsort(first.rows))])
         ones, excluded = torch.ones(len(first.rows), device=view.device), first.excluded
-        loss: Tensor = across(first.similarity(), ones, excluded)
+        loss = across(first.similarity(), ones, excluded)
         if self.method.within_weight:
             V = view.similarity(first.model, first.images, again.images)
             U = view.similarity(first.model, first.texts, again.texts)
@@ -95,11 +95,9 @@ class _Neighbours(Splitting):
             self.memories[network].push(f.model.vector(chosen.images), f.model.vector(chosen.texts), chosen.rows)
 
     def rectified(self, view: EpochContext, network: int, noisy: BatchOutput) -> Tensor:
-        memory, refiners = self.memories[network], view.networks[network].head
-        assert isinstance(refiners, nn.ModuleList)
+        memory, (of_images, of_texts) = self.memories[network], view.networks[network].head
         f, g = noisy.model.vector(noisy.images).float(), noisy.model.vector(noisy.texts).float()
         loss = torch.zeros((), device=view.device)
-        of_images, of_texts = refiners
         for z, same, partners, refiner in (
             (f, memory.images, memory.texts, of_images),
             (g, memory.texts, memory.images, of_texts),

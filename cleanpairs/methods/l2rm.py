@@ -98,9 +98,8 @@ class _Rematching(Splitting):
         return loss
 
     def costs(self, view: EpochContext, S: Tensor) -> Tensor:
-        head: Any = view.networks[0].head
-        out: Tensor = (1 - S).relu() if head is None else head(S)
-        return out
+        head = view.networks[0].head
+        return (1 - S).relu() if head is None else head(S)
 
     def cost_loss(self, view: EpochContext, clean: BatchOutput, noisy: BatchOutput) -> Tensor:
         """Eq. 6 on reconstructed pairs: a few matched images at random slots among mismatched images."""

@@ -42,8 +42,7 @@ def meta_gradient_weights(losses: Any, parameters: dict[str, Tensor], direction:
     with torch.no_grad():
         ahead = losses({k: p + epsilon * direction[k] for k, p in parameters.items()})
         behind = losses({k: p - epsilon * direction[k] for k, p in parameters.items()})
-    out: Tensor = (ahead - behind) / (2 * epsilon)
-    return out
+    return (ahead - behind) / (2 * epsilon)
 
 
 class _Correcting(Splitting):
@@ -69,12 +68,11 @@ class _Correcting(Splitting):
     def judge(self, view: EpochContext) -> np.ndarray:
         values = []
         for k in range(self.networks):
-            head: Any = view.networks[k].head
             z_image, z_text = view.pair_vectors(k)
             own = view.encoded(k).paired(view.data.image_index, np.arange(self.n))
             product = z_image * z_text * z_image.shape[1] ** 0.5
             s = torch.from_numpy(np.concatenate([product, own[:, None]], axis=1)).to(view.device)
-            weight = head(s).float().cpu().numpy()
+            weight = view.networks[k].head(s).float().cpu().numpy()
             self.y[1 - k] = weight
             values.append((self.w[k] + weight) / 2)
         return np.asarray(np.mean(values, axis=0))
@@ -88,8 +86,8 @@ class _Correcting(Splitting):
         seed = step_seed(view.seed(network, 29), int(clean.rows[0]))
         if noisy is None:
             return loss + self.recognition(view, network, seed)
-        head: Any = view.networks[network].head
-        weight = head(self.vectors(noisy.model, noisy.images, noisy.texts))  # (n,), with the gradient of theta alone
+        s = self.vectors(noisy.model, noisy.images, noisy.texts)
+        weight = view.networks[network].head(s)  # (n,), with the gradient of theta alone
         each = self.pair_objective(noisy.similarity(), torch.ones(len(noisy.rows), device=view.device), noisy.excluded)
         loss = loss + (weight.detach() * each).mean()
         if seed % self.method.meta_every == 0:
@@ -100,7 +98,7 @@ class _Correcting(Splitting):
 
     def slopes(self, view: EpochContext, network: int, loss: Tensor, noisy: BatchOutput, seed: int) -> Tensor | None:
         """-eta (d l_i / dw . v) of the noisy pairs (n,), scaled to a mean magnitude of one. None where all are 0."""
-        model: Any = view.networks[network].model
+        model = view.networks[network].model
         named = {k: p for k, p in model.named_parameters() if p.requires_grad}
         start = {k: p.detach() for k, p in named.items()}
         slopes = torch.autograd.grad(loss, list(named.values()), retain_graph=True, materialize_grads=True)
@@ -145,7 +143,7 @@ class _Correcting(Splitting):
 
     def recognition(self, view: EpochContext, network: int, seed: int) -> Tensor:
         """Cross entropy of V on right meta pairs and on wrong ones put together of them. Theta's gradient alone."""
-        own: Any = view.networks[network]
+        own = view.networks[network]
         images, tokens, _, same = self.meta_inputs(view, seed)
         with evaluating(own.model), torch.no_grad():
             z_image, z_text = own.model(images, None, tokens)
@@ -161,11 +159,10 @@ class _Similarity(nn.Module):
 
     def __init__(self, model: Any) -> None:
         super().__init__()
-        self.model = model
+        self.model: Any = model
 
     def forward(self, images: Tensor, tokens: Any) -> Tensor:
-        out: Tensor = self.model.similarity(*self.model(images, None, tokens))
-        return out
+        return self.model.similarity(*self.model(images, None, tokens))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -19,22 +19,6 @@ from cleanpairs.scoring import Embeddings
 from cleanpairs.trainer import BatchOutput, EpochContext
 
 
-def pseudo_classification(logits_image: Tensor, logits_text: Tensor) -> Tensor:
-    """Cross entropy of the image's prediction with the class of the text (eq. 2 of PC2).
-
-    Parameters
-    ----------
-    logits_image, logits_text : (B, K) Tensor
-        Logits of the pseudo-classes.
-
-    Returns
-    -------
-    (B,) Tensor
-        Unreduced loss.
-    """
-    return nn.functional.cross_entropy(logits_image, logits_text.argmax(dim=1), reduction="none")
-
-
 def negative_batch_entropy(logits: Tensor) -> Tensor:
     """Minus the entropy of the mean prediction (eq. 3 of PC2).
 
@@ -132,7 +116,7 @@ class _PseudoCaptioning(Splitting):
 
     @torch.inference_mode()
     def predictions(self, view: EpochContext, network: int) -> np.ndarray:
-        head: Any = view.networks[network].head
+        head = view.networks[network].head
         z = view.encoded(network).images.vectors
         logits = [head(torch.from_numpy(z[i : i + 4096]).to(view.device)).float().cpu() for i in range(0, len(z), 4096)]
         return np.asarray(torch.cat(logits).softmax(dim=1).numpy()[view.data.image_index])
@@ -151,11 +135,12 @@ class _PseudoCaptioning(Splitting):
         return np.asarray(np.mean(values, axis=0))
 
     def class_loss(self, view: EpochContext, network: int, clean: BatchOutput, everyone: BatchOutput) -> Tensor:
-        """L_pse of the clean pairs and the weighted L_ent of all."""
-        head: Any = view.networks[network].head
+        """L_pse of the clean pairs (eq. 2 of PC2) and the weighted L_ent of all."""
+        head = view.networks[network].head
         p, q = head(clean.model.vector(clean.images)), head(clean.model.vector(clean.texts))
         spread = self.method.entropy_weight * negative_batch_entropy(head(everyone.model.vector(everyone.images)))
-        return self.method.pseudo_weight * pseudo_classification(p, q).mean() + spread
+        own = nn.functional.cross_entropy(p, q.argmax(dim=1), reduction="none").mean()  # the class of the text
+        return self.method.pseudo_weight * own + spread
 
     def warm_loss(self, view: EpochContext, network: int, f: BatchOutput) -> Tensor:
         return super().warm_loss(view, network, f) + self.class_loss(view, network, f, f)
@@ -164,7 +149,7 @@ class _PseudoCaptioning(Splitting):
         loss = self.pair_loss(clean, clean.of(self.y[network])) + self.class_loss(view, network, clean, clean)
         if noisy is None:
             return loss
-        head: Any = view.networks[network].head
+        head = view.networks[network].head
         with torch.no_grad():
             p_clean, p_noisy = clean.model.vector(clean.images).float(), noisy.model.vector(noisy.images).float()
             if self.method.donor_by == "classes":

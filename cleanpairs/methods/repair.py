@@ -12,7 +12,6 @@ from torch import Tensor
 
 from cleanpairs.core.parameters import number, whole
 from cleanpairs.data import Pairs
-from cleanpairs.encoders.base import State
 from cleanpairs.methods.splitting import FeatureMemory, Splitting, SplittingCleaner
 from cleanpairs.ops.matching import places
 from cleanpairs.ops.ranks import rank_correlation
@@ -117,7 +116,7 @@ class _Repairing(Splitting):
         c = self.correlation(memory, z_image, z_text, None)
         y = torch.from_numpy(correspondence_of_ranks(c, *self.ends[network])).to(view.device)
         sources = memory.rows[chosen.cpu().numpy()]
-        given_state: State = view.encode(network, sources, image=image) if f.model.local else given
+        given_state = view.encode(network, sources, image=image) if f.model.local else given
         images, texts = (given_state, f.texts) if image else (f.images, given_state)
         S = view.similarity(f.model, images, texts)  # (n, n): new pairs on the diagonal
         excluded = view.duplicates(sources if image else f.rows, f.rows if image else sources)

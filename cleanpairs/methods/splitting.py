@@ -163,8 +163,7 @@ class Splitting(Averaged):
         Module or None
             That of the method, unless a strategy has another one.
         """
-        found: nn.Module | None = self.method._head(model)
-        return found
+        return self.method._head(model)
 
     def judge(self, view: EpochContext) -> np.ndarray:
         """Set the labels ``y`` by the clean probabilities ``w``.

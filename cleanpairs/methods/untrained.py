@@ -9,7 +9,7 @@ from cleanpairs.correspondence.agreement import NeighbourAgreement, neighbour_ag
 from cleanpairs.correspondence.similarity import SimilarityAgreement, similarity_agreement, weights_by_twins
 from cleanpairs.encoders.tokenizer import TokenTable
 from cleanpairs.estimators.spaces import frozen_spaces
-from cleanpairs.ops.matching import token_counts
+from cleanpairs.ops.matching import token_counts, unit_rows
 from cleanpairs.ops.normalised_similarity import RIVALS, VectorPairs
 from cleanpairs.trainer import TrainingData, step_seed
 
@@ -26,20 +26,17 @@ def frozen_pairs(data: TrainingData, seed: int) -> VectorPairs:
     return VectorPairs(images[data.image_index], texts, data.image_group, data.text_group)
 
 
-def vectors_of_both(images: np.ndarray, tokens: TokenTable) -> tuple[np.ndarray, np.ndarray] | None:
-    """Unit vectors (M, e) of the images and (N, f) of the captions, where both came as one vector each."""
-    from sklearn.preprocessing import normalize
-
-    if tokens.vectors is None or images.ndim != 3 or images.shape[1] != 1 or not len(tokens):
+def joint_vectors(images: np.ndarray, tokens: TokenTable) -> tuple[np.ndarray, np.ndarray] | None:
+    """Unit vectors (M, e) of images and (N, e) of captions, where both came as one vector each, of one length."""
+    if tokens.vectors is None or images.shape[1:] != (1, tokens.vectors.shape[1]) or not len(tokens):
         return None
-    text = np.asarray(tokens.vectors[tokens.ids[tokens.offsets[:-1]]], np.float32)
-    return normalize(images[:, 0].astype(np.float32)), normalize(text)
+    return unit_rows(images[:, 0]), unit_rows(tokens.vectors[tokens.ids[tokens.offsets[:-1]]])
 
 
 def similarity_of(data: TrainingData, seed: int) -> SimilarityAgreement | None:
     """Return the similarity of vectors of one space, if both sides came as one vector each, else None."""
     vectors, images = data.tokens.vectors, data.images
-    if vectors is None or images.ndim != 3 or images.shape[1] != 1 or not len(data):
+    if vectors is None or images.shape[1:] != (1, vectors.shape[1]) or not len(data):
         return None
     text, index = data.tokens.ids[data.tokens.offsets[:-1]], data.image_index
     pairs = VectorPairs(_taken(images[:, 0], index), _taken(vectors, text), data.image_group, data.text_group)

@@ -155,14 +155,13 @@ def prepare(queries: np.ndarray, rows: np.ndarray, k: int, *, exact: bool = Fals
     return approximate or Prepared(np.ascontiguousarray(rows, np.float32), k, SearchNote("flat", n, m))
 
 
-def _in_lists(
-    queries: np.ndarray, rows: np.ndarray, k: int, lists: int, *, sample_size: int = 256, pays: float = 0.5
-) -> Prepared | None:
+def _in_lists(queries: np.ndarray, rows: np.ndarray, k: int, lists: int) -> Prepared | None:
     """The rows in lists, with the fewest probes (4, 6, 8, 12, 16 ...) that suffice. None if that does not pay.
 
     So many queries as ``sample_size`` choose the probes, and as many others measure the recall. Inverted lists pay if
     less than the share ``pays`` of them has to be probed.
     """
+    sample_size, pays = 256, 0.5
     m, d = rows.shape
     sample = _taken(queries, np.unique(np.linspace(0, len(queries) - 1, 2 * sample_size).astype(np.int64)))
     truth = _search_torch(sample, rows, min(10, m))[1]

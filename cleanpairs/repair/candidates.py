@@ -10,6 +10,7 @@ from itertools import product
 
 import numpy as np
 
+from cleanpairs.ops.mapped import blocks
 from cleanpairs.ops.search import SearchNote, TopK, top_k
 from cleanpairs.repair.assignment import Members
 from cleanpairs.repair.settings import RepairSettings
@@ -162,10 +163,8 @@ def _admissible(
     """Yield row, place and score of the nearest ``found`` for the mismatched pairs ``wanted`` that make new pairs."""
     kept, given = (corpus.text, corpus.image) if is_image else (corpus.image, corpus.text)
     n_text = np.int64(corpus.text.group.max(initial=-1) + 1)
-    step = 1 << 15  # rows at once: their neighbours take some 50 MB
-    for start in range(0, len(wanted), step):
-        rows = wanted[start : start + step]
-        query = query_of_row[start : start + step]
+    for some in blocks(len(wanted), 1 << 15):  # their neighbours take some 50 MB
+        rows, query = wanted[some], query_of_row[some]
         nearest = found.indices[query]  # (R, k)
         group = given.group[donors[np.maximum(nearest, 0)]]  # (R, k)
         own = kept.group[rows][:, None]

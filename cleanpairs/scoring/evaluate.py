@@ -5,12 +5,12 @@ caption is a hit if its image is among its K most similar images. Both in per ce
 within float32's rounding) and what is not finite count against us: a model that has collapsed finds nothing.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from cleanpairs.core import DataError, check_number, check_whole, plural
+from cleanpairs.core import DataError, check_number
 from cleanpairs.data.arrays import as_array, as_truths
 
 
@@ -94,26 +94,6 @@ def recall_of_similarity(S: np.ndarray, image_index: np.ndarray, *, block: int =
     own = np.asarray(S[owner, np.arange(len(owner))], dtype=np.float32)
     blocks = (np.asarray(S[s : s + block], dtype=np.float32) for s in range(0, len(S), block))
     return _recall(len(S), owner, own, blocks)
-
-
-def recall_folds(
-    of: Callable[[np.ndarray, np.ndarray, np.ndarray], Recall], m: int, image_index: np.ndarray, folds: int
-) -> Recall:
-    """Return the mean recall over ``folds`` runs of neighbours among ``m`` images (MS-COCO 1K: 5,000 in 5).
-
-    ``of`` is given the images (m',) of a fold, their captions (n',) and which of these images each caption has (n',).
-    Raises DataError: more folds than images, or fewer than one, or a fold without a caption.
-    """
-    owner, recalls = np.asarray(image_index, dtype=np.int64), []
-    if folds == 1:
-        return of(np.arange(m), np.arange(len(owner)), owner)
-    check_whole("evaluate", "folds", folds, 1)
-    if folds > m:
-        raise DataError(f"{plural(m, 'image')} can be divided into 1 to {m} folds, asked for {folds}")
-    for images in np.array_split(np.arange(m), folds):
-        captions = np.flatnonzero((owner >= images[0]) & (owner <= images[-1]))
-        recalls.append(of(images, captions, owner[captions] - images[0]))
-    return Recall(*np.mean([list(asdict(r).values()) for r in recalls], axis=0).tolist())
 
 
 def detection(correspondence: np.ndarray, mismatched: np.ndarray, threshold: float) -> Detection:

@@ -169,7 +169,7 @@ class Network(nn.Module):
     def __init__(self, model: Any, head: nn.Module | None = None) -> None:
         super().__init__()
         self.model: Any = model
-        self.head = head
+        self.head: Any = head
 
 
 @dataclass
@@ -297,8 +297,7 @@ class EpochContext:
     def similarity(self, model: DualEncoder, images: State, texts: State) -> Tensor:
         """Return the similarities (B_image, B_text) float32, with gradient."""
         if not model.local:  # in full precision: a product of unit vectors at a low temperature
-            assert isinstance(images, Tensor) and isinstance(texts, Tensor)
-            return model.similarity(images.float(), texts.float())
+            return model.similarity(full_precision(images), full_precision(texts))
         with self.autocast():
             return model.similarity(images, texts).float()
 
@@ -360,10 +359,9 @@ class EpochContext:
         model, data = self.networks[network].model, self.data
         with self.autocast():
             if image:
-                state: State = model.encode_images(as_input(data.images[data.image_index[rows]], self.device))
-                return state
+                return model.encode_images(as_input(data.images[data.image_index[rows]], self.device))
             tokens, order = pack(data.tokens, rows)
-            packed: State = model.encode_texts(tokens.to(self.device))
+            packed = model.encode_texts(tokens.to(self.device))
         return take_state(packed, torch.from_numpy(np.argsort(order)).to(self.device))
 
     def duplicates(self, rows: np.ndarray, texts: np.ndarray, device: str | None = None) -> Tensor | None:

@@ -27,6 +27,7 @@ from torch import Tensor
 from cleanpairs.core import distributed, reading
 from cleanpairs.core.errors import ConfigError, DataError, RefusedError, ResourceError
 from cleanpairs.core.interrupt import Interrupts
+from cleanpairs.core.plain import part_of
 from cleanpairs.core.torch_state import default_modes, evaluating, seeded
 from cleanpairs.data.arrays import read_tensors, write_tensors
 from cleanpairs.data.atomic import staged_file
@@ -130,12 +131,8 @@ class Checkpoint:
                 f"the checkpoint {self.path} belongs to other data or settings, or to another version of cleanpairs; "
                 "resume with the same ones, or start again with --overwrite"
             )
-        found: dict[str, dict[str, Any]] = {group: {} for group in GROUPS}
-        for name, value in {**tensors, **plain}.items():
-            group, _, key = name.partition(".")
-            of_method = group in ("labels", "partial") and isinstance(value, Tensor)
-            found.setdefault(group, {})[key] = value.numpy() if of_method else value
-        model, optimizer, best, labels, partial = (found[group] for group in GROUPS)
+        model, optimizer, best, labels, partial = (part_of({**tensors, **plain}, f"{group}.") for group in GROUPS)
+        labels = {name: value.numpy() if isinstance(value, Tensor) else value for name, value in labels.items()}
         known = best or None, best_rsum, history, partial if partly else None
         return TrainingState(position, model, optimizer, labels, *known)
 
@@ -172,14 +169,10 @@ class Trainer:
         A freshly initialised model comes from ``build``, which is called once a stage and network, with torch's seed
         set. By the rSum of ``validate`` the best epoch of the last stage is kept.
 
-        Raises RefusedError: fewer than two pairs, ten steps in a row without a finite loss, or a training that diverges
-        again after it went back to its last good state. ResourceError: the memory of the GPU does not hold four pairs.
+        Raises RefusedError: ten steps in a row without a finite loss, or a training that diverges again after it went
+        back to its last good state. ResourceError: the memory of the GPU does not hold four pairs.
         KeyboardInterrupt: on a signal, after the state has been saved.
         """
-        if len(data) < 2:
-            raise RefusedError(
-                f"training needs at least 2 usable pairs, found {len(data)}: a single pair has no negatives"
-            )
         if (self.settings.micro_batch is not None or distributed.world_size() > 1) and strategy.needs_whole_graph:
             raise ConfigError(
                 "this method takes gradients of gradients, which need the whole batch in one graph: train it in one "
