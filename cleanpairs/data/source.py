@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cleanpairs.core import CleanpairsError
-from cleanpairs.core.regular import open_regular, read_bytes, reading, writing
+from cleanpairs.core.regular import AnyPath, open_regular, read_bytes, reading, writing
 from cleanpairs.data.atomic import staged_file
 
 TABLES = "tables"  # folder of the cache directory: what was made of an input, or of an object
@@ -140,7 +140,7 @@ SETTLED = 2.0  # seconds
 _digests: dict[str, dict[str, Any]] = {}  # path -> size and times of the file, and its SHA-256
 
 
-def digest_of(path: str | os.PathLike[str]) -> bytes:
+def digest_of(path: AnyPath) -> bytes:
     """SHA-256 (32 bytes) of a file.
 
     It is kept in memory, and that of a large file in the cache directory. It is used again as long as device, inode,
