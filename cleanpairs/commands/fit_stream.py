@@ -18,13 +18,12 @@ from cleanpairs.commands.score import ScoreWork, roles_of, score_stream
 from cleanpairs.core import one_thread
 from cleanpairs.correspondence.displacement import Displacement, find_displaced_rows
 from cleanpairs.correspondence.similarity import null_pairs, one_space_by_cosine
-from cleanpairs.data import Pairs, Source
+from cleanpairs.data import Pairs, Source, refuse_changed_input
 from cleanpairs.data.readers import load_some, reader_of
 from cleanpairs.engine import plan_partitions
 from cleanpairs.estimators import PairScorer
 from cleanpairs.estimators.frozen import GivenVectors
 from cleanpairs.explain import ISSUES, lowest
-from cleanpairs.export.writing import refuse_changed_input
 from cleanpairs.ops.matching import unit_rows
 from cleanpairs.ops.normalised_similarity import VectorPairs
 

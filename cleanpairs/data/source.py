@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from cleanpairs.core import CleanpairsError
+from cleanpairs.core import CleanpairsError, DataError
 from cleanpairs.core.regular import AnyPath, open_regular, read_bytes, reading, writing
 from cleanpairs.data.atomic import staged_file
 
@@ -82,6 +82,14 @@ def fingerprint_of(source: Source) -> str:
         with reading(path):
             total.update(digest_of(path))
     return total.hexdigest()
+
+
+def refuse_changed_input(source: Source) -> None:
+    """Raise :class:`DataError` if the input is not as it was read."""
+    if fingerprint_of(source) != source.fingerprint:
+        raise DataError(f"the input {', '.join(source.files)} has changed since it was read: score and plan again")
+    if source.original is not None:
+        refuse_changed_input(source.original)
 
 
 def cache_dir() -> Path:

@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 
 import cleanpairs
 from cleanpairs.core import check_whole, current_progress, plural, read_json, reading, refuse_unknown, writing
-from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError, OutputExistsError
-from cleanpairs.data import Pairs, ParquetSink, Source, fingerprint_of, staged_set
+from cleanpairs.core.errors import CleanpairsError, ConfigError, OutputExistsError
+from cleanpairs.data import Pairs, ParquetSink, Source, refuse_changed_input, staged_set
 from cleanpairs.data.atomic import StagedSet, scratch_directory
 from cleanpairs.data.columns import TRUTH
 from cleanpairs.data.guard import holds, refuse_foreign, require_own_file
@@ -38,14 +38,6 @@ from cleanpairs.export.pushing import CardFacts, dataset_card
 from cleanpairs.ops.columns import filtered
 from cleanpairs.repair.actions import DUPLICATE, NEW_CAPTION, REASONS, ActionCounts, count_actions, why_none_is_repaired
 from cleanpairs.repair.plan import RepairPlan, counted
-
-
-def refuse_changed_input(source: Source) -> None:
-    """Raise :class:`DataError` if the input is not as it was read."""
-    if fingerprint_of(source) != source.fingerprint:
-        raise DataError(f"the input {', '.join(source.files)} has changed since it was read: score and plan again")
-    if source.original is not None:
-        refuse_changed_input(source.original)
 
 
 def _refuse_types(schema: pa.Schema) -> None:
