@@ -56,7 +56,7 @@ class Decision:
     time: str = ""
 
 
-def is_text(text: str) -> bool:
+def can_be_written(text: str) -> bool:
     """Whether every output can hold it: it has no lone surrogate, which is half of a character, and no NUL."""
     return not any("\ud800" <= c <= "\udfff" or c == "\0" for c in text)
 
@@ -164,7 +164,7 @@ class DecisionLog:
     def _take(self, line: bytes) -> Sequence[int]:
         try:
             record = json.loads(line)
-            if isinstance(record, dict) and not is_text(str(record.get("caption"))):
+            if isinstance(record, dict) and not can_be_written(str(record.get("caption"))):
                 raise ValueError("the caption is no text")
         except (ValueError, RecursionError):
             self.damaged += 1

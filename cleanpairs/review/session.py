@@ -20,7 +20,7 @@ from cleanpairs.explain import Explainer
 from cleanpairs.repair.actions import KINDS, REMATCHED, REPAIRED
 from cleanpairs.repair.editing import JUDGED, followed
 from cleanpairs.repair.plan import RepairPlan
-from cleanpairs.review.log import CHOICES, Decision, DecisionLog, is_text
+from cleanpairs.review.log import CHOICES, Decision, DecisionLog, can_be_written
 
 
 class Session:
@@ -266,7 +266,7 @@ class Session:
             caption = None
         elif not (isinstance(caption, str) and 0 < len(caption := " ".join(caption.split())) <= 10_000):
             raise ConfigError("a caption has 1 to 10,000 characters")
-        elif not is_text(caption):
+        elif not can_be_written(caption):
             raise ConfigError("the caption holds half of a character (a lone surrogate), or a NUL: type it anew")
         made = self.log.decide([i], action, donor=donor, caption=caption, drawn=self.blind)
         self._note(made.pairs)
@@ -334,8 +334,7 @@ class Session:
         """Return the sample with the answers as labels. NaN where there is none, or nobody could say."""
         assert self.sample is not None
         labels = self.log.labels()
-        answers = [labels.get(i) for i in self.sample.pair_id.tolist()]
-        matched = np.array([np.nan if label is None else float(label) for label in answers])
+        matched = np.array([labels.get(i) for i in self.sample.pair_id.tolist()], np.float64)  # None becomes NaN
         return replace(self.sample, matched=matched)
 
     def write_plan(self, path: str | Path) -> dict[str, Any]:
