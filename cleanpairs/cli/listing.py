@@ -1,7 +1,8 @@
-"""What there is to see: ``cleanpairs inspect``, ``methods``, ``recipes`` and ``demo``."""
+"""What there is to see: ``cleanpairs inspect``, ``methods``, ``recipes``, ``demo`` and ``doctor``."""
 
 import resource
 import shutil
+import sys
 from collections.abc import Iterator
 from inspect import signature
 from pathlib import Path
@@ -21,7 +22,7 @@ from cleanpairs.cli.options import (
     option,
 )
 from cleanpairs.cli.terminal import Progress, cut, echo, flag, print_result, safe, say
-from cleanpairs.core import METHODS, READERS, plural, reported_to
+from cleanpairs.core import METHODS, READERS, CleanpairsError, plural, reported_to
 from cleanpairs.core.plain import displaced_in_words
 from cleanpairs.core.recipe import path_of, section_of
 from cleanpairs.core.regular import read_text
@@ -81,6 +82,21 @@ def demo(out: str) -> None:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     text = f"\n{result['seconds']:.0f} s, {peak:,.0f} MB at the peak"
     print_result({**result, "peak_mb": round(peak), "out": out}, text)
+
+
+@click.command(cls=PathsCommand)
+def doctor() -> None:
+    """Check the installation and the machine: versions, extras, GPU, threads, FAISS.
+
+    The output has the commands that fix problems. The exit code is 1 only if cleanpairs cannot run.
+    """
+    from cleanpairs.commands.doctor import diagnose
+
+    checks = diagnose()
+    ok = all(check.state != "broken" for check in checks)
+    print_result({"ok": ok, "checks": checks}, "\n".join(map(str, checks)))
+    if not ok:
+        sys.exit(CleanpairsError.exit_code)
 
 
 @click.command(cls=PathsCommand)
