@@ -85,8 +85,7 @@ class Verification:
         try:
             yield
         except CleanpairsError as error:
-            text = str(error)
-            self.wrong(file, text.removeprefix(f"{file} ").removeprefix(f"{file}: "))
+            self.wrong(file, str(error).removeprefix(f"{file} ").removeprefix(f"{file}: "))
         if len(self.problems) == before:
             self.checked.append(line)
 

@@ -68,8 +68,7 @@ class StreamedFit:
         estimator.quarantined_ = dict(zip(bad.tolist(), some["reason"].to_pylist(), strict=True))
         displaced = self._displaced(table["reason"].is_null().to_numpy())
         if displaced.blocks:
-            where = self.source, 0, len(table), ScoreWork.batch_rows
-            read = reader_of(self.source).iter_range(*where)
+            read = reader_of(self.source).iter_range(self.source, 0, len(table), ScoreWork.batch_rows)
             sides = zip(*((batch.image_group[batch.row], batch.text_group) for batch in read), strict=True)
             image_group, text_group = map(np.concatenate, sides)
             estimator._set_displaced(np.arange(len(table)), image_group, text_group, displaced)

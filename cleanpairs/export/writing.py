@@ -35,7 +35,7 @@ from cleanpairs.export.layout import IMAGE_ROLES, TEXT_ROLES, Layout, StoredRows
 from cleanpairs.export.ledger import Ledger
 from cleanpairs.export.manifest import BATCH_ROWS, CARD, STORED, manifest_of, write_manifest
 from cleanpairs.export.pushing import CardFacts, dataset_card
-from cleanpairs.ops.columns import filtered
+from cleanpairs.ops.columns import filtered, with_columns
 from cleanpairs.repair.actions import DUPLICATE, NEW_CAPTION, REASONS, ActionCounts, count_actions, why_none_is_repaired
 from cleanpairs.repair.plan import RepairPlan, counted
 
@@ -340,15 +340,14 @@ class Export:
         if recaption is not None:
             schema = schema.with_metadata({**schema.metadata, b"cleanpairs.recaption": json.dumps(recaption)})
         schemas = {"ledger": schema, "dropped": layout.dropped_schema}
-        place, actions = schemas["ledger"].get_field_index("out_row"), Counter[str]()
-        reasons, named = Counter[str](), False
+        actions, reasons, named = Counter[str](), Counter[str](), False
         with ExitStack() as files:
             sinks: dict[str, Sink] = {"out": files.enter_context(self.output(staged["out"], layout))}
             for role in schemas.keys() & staged.keys():
                 sinks[role] = files.enter_context(self._sink_of(role)(staged[role], schemas[role]))
             for tables in batches:
                 lines, named = tables["ledger"], named or layout.names_files(tables["out"])
-                tables["ledger"] = lines.set_column(place, "out_row", pc.add(lines["out_row"], sinks["out"].rows))
+                tables["ledger"] = with_columns(lines, {"out_row": pc.add(lines["out_row"], sinks["out"].rows)})
                 for role, table in tables.items():
                     sinks[role].write(table)
                 actions.update(counted(lines["action"]))
