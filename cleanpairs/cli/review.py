@@ -271,4 +271,4 @@ def _serve(session: "Session", finish: Callable[[], str], title: str, no_browser
             click.launch(server.address)
         server.serve()
     server.lock.acquire()  # later requests are not answered
-    session.refresh()
+    session.log.refresh()

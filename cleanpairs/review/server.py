@@ -85,7 +85,7 @@ class LabelServer:
 
         def locked(fields: dict[str, Any]) -> dict[str, Any]:
             with self.lock:
-                self.session.refresh()
+                self.session.log.refresh()
                 return work(**fields)
 
         async def endpoint(request: Request) -> Response:
