@@ -28,7 +28,7 @@ from cleanpairs.core import CleanpairsError, ConfigError
 from cleanpairs.data.decoding import thumbnail
 from cleanpairs.review.session import Session
 
-FILES = {"": "page.html", "page.js": "page.js", "page.css": "page.css"}
+FILES = {name: Path(__file__).with_name(name or "page.html") for name in ("", "page.js", "page.css")}
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; img-src 'self' data:; style-src 'self'; script-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -56,7 +56,7 @@ class LabelServer:
         hosts = [f"127.0.0.1:{port}", f"localhost:{port}"]
         self.address = f"http://{hosts[0]}/{token}/"
         routes = [
-            *(Route(f"/{path}", _file(name)) for path, name in FILES.items()),
+            *(Route(f"/{name}", lambda _, file=file: FileResponse(file)) for name, file in FILES.items()),
             Route("/image/{pair:int}", self._image),
             Route("/state", self._endpoint(self._state)),
             Route("/queue", self._endpoint(self._queue)),
@@ -101,8 +101,7 @@ class LabelServer:
         return endpoint
 
     def _state(self) -> dict[str, Any]:
-        blind, damaged = self.session.blind, self.session.log.damaged
-        return {"title": self.title, "blind": blind, "damaged": damaged}
+        return {"title": self.title, "blind": self.session.blind, "damaged": self.session.log.damaged}
 
     def _queue(self, show: str = "flagged", words: str = "") -> dict[str, Any]:
         """Return at most 10,000 pairs, those of them that are answered, and the present rate."""
@@ -170,10 +169,6 @@ class _Guard:
         if not hmac.compare_digest(token.encode("utf-8", "replace"), self.token.encode()):
             return "the address lacks its token: open the one that was printed"
         return None
-
-
-def _file(name: str) -> Callable[[Request], Response]:
-    return lambda request: FileResponse(Path(__file__).with_name(name))
 
 
 def _refused(request: Request, error: Exception) -> Response:
