@@ -120,7 +120,7 @@ def inspect(data: str, rows: int, decode: str, filters: bool, limit: int | None,
     from cleanpairs.estimators.frozen import displaced_in_vectors
 
     pairs = load_pairs(data, limit=limit, **data_settings(options))
-    facts = inspect_pairs(pairs, rows=rows, decode=decode, filters="all" if filters else None)
+    facts = inspect_pairs(pairs, rows=rows, decode=decode, filters=filters)
     others = [name for name in fitting(data) if name != facts["reader"] and (name != "parquet" or Path(data).is_dir())]
     facts |= {"other_readers": others, "displaced": displaced_in_vectors(pairs)}
     width = max(shutil.get_terminal_size((100, 24)).columns, 60)
