@@ -49,7 +49,7 @@ class LabelServer:
     """
 
     def __init__(self, session: Session, finish: Callable[[], str], *, title: str = "Review") -> None:
-        self.session, self.title = session, title
+        self.session, about = session, {"title": title, "blind": session.blind}
         self.lock = threading.Lock()  # a session answers one request at a time
         self._socket = socket.create_server(("127.0.0.1", 0))
         port, token = self._socket.getsockname()[1], secrets.token_urlsafe(24)
@@ -58,7 +58,7 @@ class LabelServer:
         routes = [
             *(Route(f"/{name}", lambda _, file=file: FileResponse(file)) for name, file in FILES.items()),
             Route("/image/{pair:int}", self._image),
-            Route("/state", self._endpoint(self._state)),
+            Route("/state", self._endpoint(lambda: {**about, "damaged": session.log.damaged})),
             Route("/queue", self._endpoint(self._queue)),
             Route("/question/{pair:int}", self._endpoint(session.question)),
             Route("/decide", self._endpoint(self._answer), methods=["POST"]),
@@ -99,9 +99,6 @@ class LabelServer:
             return JSONResponse(await run_in_threadpool(locked, dict(fields) | path))
 
         return endpoint
-
-    def _state(self) -> dict[str, Any]:
-        return {"title": self.title, "blind": self.session.blind, "damaged": self.session.log.damaged}
 
     def _queue(self, show: str = "flagged", words: str = "") -> dict[str, Any]:
         """Return at most 10,000 pairs, those of them that are answered, and the present rate."""
