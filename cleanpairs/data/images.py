@@ -49,10 +49,10 @@ class ImageSource:
         """The same images with vectors (M, R, D), which are used before them."""
         return ImageSource(len(vectors), self._pick, vectors)
 
-    def iter_encoded(self, batch_size: int) -> Iterator[tuple[int, list[bytes | None]]]:
-        """(First index, encoded images, None where there is none), in order."""
-        images = self._pick(np.arange(self._n))
-        return numbered(iter(lambda: list(islice(images, batch_size)), []))
+    def iter_encoded(self, batch_size: int, first: int = 0) -> Iterator[tuple[int, list[bytes | None]]]:
+        """(First index, encoded images, None where there is none), in order, from image ``first`` on."""
+        images = self._pick(np.arange(first, self._n))
+        return numbered(iter(lambda: list(islice(images, batch_size)), []), first)
 
     def read(self, indices: Sequence[int]) -> list[bytes | None]:
         """Encoded images at ``indices``, for thumbnails. None where there is none."""
