@@ -74,8 +74,8 @@ class ImageSource:
 
     @property
     def has_encoded(self) -> bool:
-        """Whether there is an encoded image. Batches are read until one has."""
-        return any(data is not None for _, chunk in self.iter_encoded(64) for data in chunk)
+        """Whether there is an encoded image. They are read until one is found."""
+        return any(data is not None for data in self._pick(np.arange(self._n)))
 
     def array(self) -> np.ndarray | None:
         """(M, R, D) vectors. None where there are encoded images only."""
