@@ -132,12 +132,7 @@ class Splits:
 
 
 def load_splits(
-    data: str | Path,
-    *,
-    val: str | Path | None = None,
-    test: str | Path | None = None,
-    limit: int | None = None,
-    **columns: Any,
+    data: str, *, val: str | None = None, test: str | None = None, limit: int | None = None, **columns: Any
 ) -> Splits:
     """Clean training pairs, and the splits that belong to them, if none are given.
 
@@ -156,7 +151,7 @@ def load_splits(
     return Splits(train, splits[0][0], splits[1][0], tuple(note for note in [*(n for _, n in splits), *seen] if note))
 
 
-def _split(role: str, given: str | Path | None, data: Path, columns: dict[str, Any]) -> tuple[Pairs | None, str | None]:
+def _split(role: str, given: str | None, data: Path, columns: dict[str, Any]) -> tuple[Pairs | None, str | None]:
     folder = Path(given) if given is not None else data
     columns = options_for_others(folder, data, columns)
     for name in ("dev", "val") if role == "val" else ("test",):

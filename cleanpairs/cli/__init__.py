@@ -61,7 +61,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "corrupt": ("cleanpairs.cli.measure", "Mismatch some pairs on purpose. Writes the truth, too."),
         "bench": ("cleanpairs.cli.measure", "Compare methods at several noise rates."),
     },
-    "Shell": {"doctor": ("cleanpairs.cli.diff", "Check the installation, and print how to fix it.")},
+    "Shell": {"doctor": ("cleanpairs.cli.listing", "Check the installation, and print how to fix it.")},
 }
 COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
 

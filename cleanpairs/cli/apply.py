@@ -249,14 +249,10 @@ def rematch(paths: tuple[str, ...], out: str, **options: Any) -> None:
     from cleanpairs.repair.chat import ChatSettings
 
     run, data = run_and_data(paths)
-    by_scores = {
-        "--max-wrong": options["max_wrong"] is not None,
-        "--keep": options["keep"] is not None,
-        "--threshold auto": options["threshold"] == "auto",
-    }
-    chosen_by = next((name for name, given in by_scores.items() if given), None)
-    if data is not None and chosen_by is not None:
-        raise click.UsageError(f"{chosen_by} goes by the scores of the data that RUN was fitted on: leave DATA out")
+    by_scores = [f"--{name.replace('_', '-')}" for name in ("max_wrong", "keep") if options[name] is not None]
+    by_scores += ["--threshold auto"] if options["threshold"] == "auto" else []
+    if data is not None and by_scores:
+        raise click.UsageError(f"{by_scores[0]} goes by the scores of the data that RUN was fitted on: leave DATA out")
     opened = existing_run(run)
     asking = [name for name in vars(ChatSettings()) if name != "model"]
     chosen = set_values(options, repair=repair_keys(), recaption=asking)

@@ -1,4 +1,4 @@
-"""What was done: ``cleanpairs diff``, ``restore`` and ``verify``, and ``doctor``."""
+"""What an export did: ``cleanpairs diff``, ``restore`` and ``verify``."""
 
 import shutil
 import sys
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from cleanpairs.cli.options import PathsCommand, Reads, Writes, ledger_option, option
-from cleanpairs.cli.terminal import cut, echo, flag, has_flag, print_result, safe, say
-from cleanpairs.core import CleanpairsError, DataError, plural
+from cleanpairs.cli.terminal import cut, echo, flag, has_flag, print_result, safe
+from cleanpairs.core import DataError, plural
 
 if TYPE_CHECKING:  # pyarrow takes a moment, and --help needs none
     from cleanpairs.export import Change, ExportDiff
@@ -106,26 +106,9 @@ def verify(path: str) -> None:
     from cleanpairs.verification import verify_path
 
     findings = verify_path(path)
-    if has_flag("json"):
-        print_result({**vars(findings), "ok": findings.ok})
-    elif not has_flag("quiet"):
-        say(str(findings) + (f"\n{plural(len(findings.checked), 'check')}, nothing wrong" if findings.ok else ""))
-    elif not findings.ok:
-        say("\n".join(map(str, findings.problems)))
+    text = str(findings) + (f"\n{plural(len(findings.checked), 'check')}, nothing wrong" if findings.ok else "")
+    text = "\n".join(map(str, findings.problems)) if has_flag("quiet") else text
+    if text or has_flag("json"):
+        print_result({**vars(findings), "ok": findings.ok}, text)
     if not findings.ok:
         sys.exit(DataError.exit_code)
-
-
-@click.command(cls=PathsCommand)
-def doctor() -> None:
-    """Check the installation and the machine: versions, extras, GPU, threads, FAISS.
-
-    The output has the commands that fix problems. The exit code is 1 only if cleanpairs cannot run.
-    """
-    from cleanpairs.commands.doctor import diagnose
-
-    checks = diagnose()
-    ok = all(check.state != "broken" for check in checks)
-    print_result({"ok": ok, "checks": checks}, "\n".join(map(str, checks)))
-    if not ok:
-        sys.exit(CleanpairsError.exit_code)

@@ -1,7 +1,8 @@
-"""What there is to see: ``cleanpairs inspect``, ``methods``, ``recipes`` and ``demo``."""
+"""What there is to see: ``cleanpairs inspect``, ``methods``, ``recipes``, ``demo`` and ``doctor``."""
 
 import resource
 import shutil
+import sys
 from collections.abc import Iterator
 from inspect import signature
 from pathlib import Path
@@ -21,7 +22,7 @@ from cleanpairs.cli.options import (
     option,
 )
 from cleanpairs.cli.terminal import Progress, cut, echo, flag, print_result, safe, say
-from cleanpairs.core import METHODS, READERS, plural, reported_to
+from cleanpairs.core import METHODS, READERS, CleanpairsError, plural, reported_to
 from cleanpairs.core.plain import displaced_in_words
 from cleanpairs.core.recipe import path_of, section_of
 from cleanpairs.core.regular import read_text
@@ -84,6 +85,21 @@ def demo(out: str) -> None:
 
 
 @click.command(cls=PathsCommand)
+def doctor() -> None:
+    """Check the installation and the machine: versions, extras, GPU, threads, FAISS.
+
+    The output has the commands that fix problems. The exit code is 1 only if cleanpairs cannot run.
+    """
+    from cleanpairs.commands.doctor import diagnose
+
+    checks = diagnose()
+    ok = all(check.state != "broken" for check in checks)
+    print_result({"ok": ok, "checks": checks}, "\n".join(map(str, checks)))
+    if not ok:
+        sys.exit(CleanpairsError.exit_code)
+
+
+@click.command(cls=PathsCommand)
 @click.argument("data", type=Reads())
 @data_options
 @group(
@@ -104,7 +120,7 @@ def inspect(data: str, rows: int, decode: str, filters: bool, limit: int | None,
     from cleanpairs.estimators.frozen import displaced_in_vectors
 
     pairs = load_pairs(data, limit=limit, **data_settings(options))
-    facts = inspect_pairs(pairs, rows=rows, decode=decode, filters="all" if filters else None)
+    facts = inspect_pairs(pairs, rows=rows, decode=decode, filters=filters)
     others = [name for name in fitting(data) if name != facts["reader"] and (name != "parquet" or Path(data).is_dir())]
     facts |= {"other_readers": others, "displaced": displaced_in_vectors(pairs)}
     width = max(shutil.get_terminal_size((100, 24)).columns, 60)

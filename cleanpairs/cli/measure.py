@@ -80,21 +80,18 @@ def evaluate(paths: tuple[str, ...], truth: str | None, threshold: float | None,
     print_result(figures, "\n".join(lines))
 
 
-kind_option = option(
-    "--kind=KIND",
-    "How pairs are mismatched: uniform, within:COLUMN, shift[:K], collapse[:N], partial[:SHARE], "
-    "copied[:noun|:COLUMN], edited, truncated[:WORDS] or boilerplate; see docs/inputs.md.",
-    default="uniform",
-)
-
-
 @click.command(cls=PathsCommand)
 @click.argument("data", type=Reads())
 @data_options
 @group(
     "Noise",
     option("--noise=RATE", "Share of pairs to mismatch, 0 to 1.", float),
-    kind_option,
+    option(
+        "--kind=KIND",
+        "How pairs are mismatched: uniform, within:COLUMN, shift[:K], collapse[:N], partial[:SHARE], "
+        "copied[:noun|:COLUMN], edited, truncated[:WORDS] or boilerplate; see docs/inputs.md.",
+        default="uniform",
+    ),
     per_option,
     option("--seed", what=int, default=0),
     option("--noise-file=NPY", "A permutation over captions or images, in place of --noise.", Reads()),

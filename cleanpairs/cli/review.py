@@ -4,7 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
@@ -166,11 +166,7 @@ def review(
     if calibrate:
         if plan is not None or only_write:
             raise click.UsageError("--plan and --write are for a review of decisions, not for --calibrate")
-        if labels is not None:
-            _take_labels(opened, labels)  # by which a judge is judged, too
-        if judge is not None:
-            _ask_judge(opened, judge, n or 200)
-        return _calibrate(opened, n, labels, no_browser, ask=judge is None)
+        return _calibrate(opened, n, labels, judge, no_browser)
     if n is not None or labels is not None or judge is not None:
         raise click.UsageError("--n, --labels and --judge go with --calibrate")
     folder, pairs, y = opened.path / "review", opened.load_input(), opened.scores().correspondence
@@ -195,8 +191,8 @@ def review(
     print_result(*write())
 
 
-def _ask_judge(run: Any, judge: str, count: int) -> None:
-    """Store in the run the opinions of a judge, MODEL or MODEL@URL, about ``count`` pairs."""
+def _ask_judge(run: Any, pairs: Any, y: Any, labels: dict[int, bool | None], judge: str, count: int) -> None:
+    """Store in the run the opinions of a judge, MODEL or MODEL@URL, about ``count`` pairs. ``labels``: by people."""
     from cleanpairs.audit import second_opinions
     from cleanpairs.commands.run import OPINIONS
     from cleanpairs.data.atomic import write_whole
@@ -210,8 +206,7 @@ def _ask_judge(run: Any, judge: str, count: int) -> None:
         from cleanpairs.encoders.pretrained import Matcher
 
         model_judge = Matcher(model)
-    pairs, y = run.load_input(), run.fitted_scores().correspondence
-    answers = {i: label for i, label in run.decision_log(len(pairs)).labels().items() if label is not None}
+    answers = {i: label for i, label in labels.items() if label is not None}
     threshold = float(run.info["result"]["threshold"])
     opinions = second_opinions(pairs, y, model_judge, threshold=threshold, answers=answers, count=count)
     write_whole(run.path / OPINIONS, json.dumps(vars(opinions)) + "\n")
@@ -219,34 +214,30 @@ def _ask_judge(run: Any, judge: str, count: int) -> None:
         echo(f"judge: {kind} ({len(places):,}), such as {places[0]}", err=True)
 
 
-def _take_labels(run: Any, csv: str) -> None:
-    """Take the answers of a CSV into the log."""
+def _calibrate(run: Any, n: int | None, csv: str | None, judge: str | None, no_browser: bool) -> None:
+    """Ask, read the answers of a CSV, or ask a judge, and print the calibrated figures."""
     from cleanpairs.audit import read_answers
-
-    pairs = run.load_input()
-    with closing(run.decision_log(len(pairs))) as log:
-        log.label(read_answers(csv, correspondence=run.fitted_scores().correspondence, keys=pairs.keys))
-
-
-def _calibrate(run: Any, n: int | None, csv: str | None, no_browser: bool, ask: bool) -> None:
-    """Ask, or read the answers of a CSV, and print the calibrated figures."""
     from cleanpairs.review.session import Session
 
-    pairs, y = run.load_input(), run.fitted_scores().correspondence
+    pairs, y, ask = run.load_input(), run.fitted_scores().correspondence, csv is None and judge is None
     log = run.decision_log(len(pairs))
+    if csv is not None:
+        log.label(read_answers(csv, correspondence=y, keys=pairs.keys))  # by which a judge is judged, too
+    if judge is not None:
+        _ask_judge(run, pairs, y, log.labels(), judge, n or 200)
     wanted = n if n is not None else max(40, len(log.labels()) + 20 * (len(log.labels()) >= 40))
-    session = Session(pairs, None, y, log, wanted=wanted if ask and csv is None else 0)
+    session = Session(pairs, None, y, log, wanted=wanted if ask else 0)
 
-    def judge() -> tuple[dict[str, Any], str]:
+    def figures() -> tuple[dict[str, Any], str]:
         if (answered := run.answered()) is not None:
             return answered.figures(), f"{answered}\nnext:  cleanpairs export {quote(str(run.path))} --out out.parquet"
         answers = sum(label is not None for label in log.labels().values())
         message = f"{plural(answers, 'answer')} so far: from 20 on they count. cleanpairs review {quote(str(run.path))}"
         return {"answers": answers}, f"{message} --calibrate resumes"
 
-    if ask and csv is None:
-        _serve(session, lambda: judge()[1], f"Calibration of {run.path.name}", no_browser)
-    print_result(*judge())
+    if ask:
+        _serve(session, lambda: figures()[1], f"Calibration of {run.path.name}", no_browser)
+    print_result(*figures())
 
 
 def _plan(run: Any, folder: Path) -> Any:
@@ -280,4 +271,4 @@ def _serve(session: "Session", finish: Callable[[], str], title: str, no_browser
             click.launch(server.address)
         server.serve()
     server.lock.acquire()  # later requests are not answered
-    session.refresh()
+    session.log.refresh()

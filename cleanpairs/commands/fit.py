@@ -4,8 +4,8 @@ import shlex
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path
@@ -215,31 +215,18 @@ def _input(recipe: Recipe, estimator: PairScorer, backbone_named: bool, streamed
 
 
 def _fit(run: Run, recipe: Recipe, estimator: PairScorer, given: FitInput, resume: bool) -> dict[str, Any]:
-    """Train, and leave model, scores and issues in the run."""
+    """Train, and leave model, scores and issues in the run. What ends that is noted in the run, or takes it along."""
     pairs, streamed = given.pairs, given.streamed
     source = pairs.source if streamed is None else streamed.source
     info = _about(recipe, estimator, source, len(pairs) if streamed is None else source.n_rows)
     trains = streamed is None and isinstance(estimator, PairCleaner)
-    with _ended(run, info, resume, trains):
+    try:
         if {"correspondence", "action", "source_key"} <= set(reader_of(source).stored_schema(source).names):
             told = "this data is an export: the dropped pairs are missing, so the noise rate comes out too low"
             warnings.warn(told, stacklevel=1)
         scored = _train(run, recipe, estimator, given, resume, info)
         result = _write_results(run, estimator, pairs, scored)
         result["val_seen"] = None if given.val is None else given.val.seen_in(pairs, "validation")
-    ended = {"status": "complete", "seed": estimator.random_state_, "ended": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
-    files = run.hashes()  # `cleanpairs verify` holds the files to these
-    run.write_info({**info, **ended, "result": result, "files": files})
-    run.forget_replaced()
-    run.take_answers()
-    return run.result
-
-
-@contextmanager
-def _ended(run: Run, info: dict[str, Any], resume: bool, trains: bool) -> Iterator[None]:
-    """What ends the block is noted in the run, or takes the run with it."""
-    try:
-        yield
     except KeyboardInterrupt:
         run.write_info({**info, "status": "interrupted"})
         raise
@@ -249,6 +236,12 @@ def _ended(run: Run, info: dict[str, Any], resume: bool, trains: bool) -> Iterat
         if not (trains and isinstance(error, OutputError) and run.path.exists()):  # a full disk costs no training
             run.restore_replaced()
         raise
+    ended = {"status": "complete", "seed": estimator.random_state_, "ended": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
+    files = run.hashes()  # `cleanpairs verify` holds the files to these
+    run.write_info({**info, **ended, "result": result, "files": files})
+    run.forget_replaced()
+    run.take_answers()
+    return run.result
 
 
 def _train(

@@ -18,13 +18,12 @@ from cleanpairs.commands.score import ScoreWork, roles_of, score_stream
 from cleanpairs.core import one_thread
 from cleanpairs.correspondence.displacement import Displacement, find_displaced_rows
 from cleanpairs.correspondence.similarity import NUMBERS, null_pairs, one_space_by_cosine
-from cleanpairs.data import Pairs, Source
+from cleanpairs.data import Pairs, Source, refuse_changed_input
 from cleanpairs.data.readers import load_some, reader_of
 from cleanpairs.engine import plan_partitions
 from cleanpairs.estimators import PairScorer
 from cleanpairs.estimators.frozen import GivenVectors
 from cleanpairs.explain import ISSUES, lowest
-from cleanpairs.export.writing import refuse_changed_input
 from cleanpairs.ops.matching import unit_rows
 from cleanpairs.ops.normalised_similarity import VectorPairs
 
@@ -69,8 +68,7 @@ class StreamedFit:
         estimator.quarantined_ = dict(zip(bad.tolist(), some["reason"].to_pylist(), strict=True))
         displaced = self._displaced(table["reason"].is_null().to_numpy())
         if displaced.blocks:
-            where = self.source, 0, len(table), ScoreWork.batch_rows
-            read = reader_of(self.source).iter_range(*where)
+            read = reader_of(self.source).iter_range(self.source, 0, len(table), ScoreWork.batch_rows)
             sides = zip(*((batch.image_group[batch.row], batch.text_group) for batch in read), strict=True)
             image_group, text_group = map(np.concatenate, sides)
             estimator._set_displaced(np.arange(len(table)), image_group, text_group, displaced)

@@ -157,7 +157,13 @@ def score_stream(
 
 def _unknown_words(model: PairScorer, source: Source, data: str, most: float) -> float | None:
     """Return the share of unknown words in the first captions. RefusedError if it is above ``most``."""
-    unknown = unknown_share(getattr(model, "tokenizer_", None), _first_captions(source))
+    captions: list[str] = []
+    for table in iter_tables(source, 2000, [source.columns["text"]]) if "text" in source.columns else ():
+        cells = texts_of(table.column(0))
+        captions += [t for cell in cells for t in (cell if isinstance(cell, list) else [cell]) if isinstance(t, str)]
+        if len(captions) >= 2000:
+            break
+    unknown = unknown_share(getattr(model, "tokenizer_", None), captions)
     if unknown is not None and unknown > most:
         raise RefusedError(
             f"{percent(unknown, 0)} of the words of {data} are unknown to the model: fit on this data, or allow it by "
@@ -202,16 +208,6 @@ def threshold_of_rows(model: PairScorer, scorer: RowScorer, source: Source, data
     images, texts, image_group, text_group, scores = (np.concatenate(each) for each in zip(*parts, strict=True))
     given = Embeddings(images), Embeddings(texts), image_group, text_group, scores
     return unseen_threshold(bank, model._pair_scores, *given, model.random_state_)
-
-
-def _first_captions(source: Source) -> list[str]:
-    captions: list[str] = []
-    for table in iter_tables(source, 2000, [source.columns["text"]]) if "text" in source.columns else ():
-        cells = texts_of(table.column(0))
-        captions += [t for cell in cells for t in (cell if isinstance(cell, list) else [cell]) if isinstance(t, str)]
-        if len(captions) >= 2000:
-            break
-    return captions
 
 
 def roles_of(source: Source) -> set[str]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from cleanpairs.core import DataError
-from cleanpairs.core.regular import cached_by_file, check_regular, reading
+from cleanpairs.core.regular import AnyPath, cached_by_file, check_regular, reading
 
 
 def as_array(what: str, values: Any, dtype: type | None = None) -> np.ndarray:
@@ -50,7 +50,7 @@ def as_truths(values: Any) -> tuple[np.ndarray, np.ndarray]:
     return as_array("truths", np.where(unknown, False, values), bool), unknown
 
 
-def read_npy(path: str | os.PathLike[str]) -> np.ndarray:
+def read_npy(path: AnyPath) -> np.ndarray:
     """The array of a ``.npy`` file, memory-mapped, not to be written. Raises DataError: it cannot be read as one."""
     with reading(path, "read as an array", Exception):  # a damaged header raises tokenize's errors, too
         check_regular(path)

@@ -20,11 +20,10 @@ from typing import Any
 
 from filelock import FileLock
 
-from cleanpairs.core import CleanpairsError, OutputError, OutputExistsError, error_text, writing
+from cleanpairs.core import CleanpairsError, OutputError, OutputExistsError
+from cleanpairs.core.regular import AnyPath, error_text, writing
 from cleanpairs.data.guard import refuse_foreign, refuse_inputs, refuse_labels
 from cleanpairs.data.locks import make_parents
-
-AnyPath = str | os.PathLike[str]
 
 
 def _renameat2(source: Path, target: Path, exchange: bool) -> None:

@@ -15,10 +15,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from cleanpairs.core import ConfigError, DataError, OutputExistsError, plural
+from cleanpairs.core.regular import AnyPath
 from cleanpairs.data.formats.file_names import IMAGES, expand_braces
 from cleanpairs.data.label_rows import label_rows
 
-PathLike = str | os.PathLike[str]
 Kept = Callable[[Path], bool]
 
 
@@ -30,7 +30,7 @@ class Input:
     searched for links that lead out of it.
     """
 
-    path: PathLike
+    path: AnyPath
     keeps: Kept = lambda inside: True
     deep: bool = True
 
@@ -50,7 +50,7 @@ def data_inputs(data: object, options: Mapping[str, object] | None) -> Iterator[
         yield Input(root, lambda p: p.suffix.lower() in IMAGES and os.path.lexists(Path(root, p)), False)
 
 
-def refuse_inputs(outputs: Iterable[PathLike], inputs: Iterable[PathLike | Input]) -> None:
+def refuse_inputs(outputs: Iterable[AnyPath], inputs: Iterable[AnyPath | Input]) -> None:
     """Raise :class:`OutputExistsError` where an output would replace an input, hold it, or lie in a directory of it.
 
     And :class:`ConfigError` where it is a URL, whose protocol would become a directory.
@@ -106,20 +106,20 @@ def _links(written: dict[Path, set[Path]], folder: str) -> Iterator[tuple[Path, 
                 yield from _links(written, entry.path)
 
 
-def same_file(a: PathLike, b: PathLike) -> bool:
+def same_file(a: AnyPath, b: AnyPath) -> bool:
     """Whether both exist, and are the same file."""
     with suppress(OSError):
         return os.path.samefile(a, b)  # through links and mounts as well
     return False
 
 
-def _spellings(path: PathLike) -> set[Path]:
+def _spellings(path: AnyPath) -> set[Path]:
     """The path with its folder's links followed, and with its own as well."""
     real = _real(path)
     return {real, Path(os.path.realpath(real))}
 
 
-def _real(path: PathLike) -> Path:
+def _real(path: AnyPath) -> Path:
     folder, name = os.path.split(os.path.abspath(path))
     return Path(os.path.realpath(folder), name)
 

@@ -25,26 +25,20 @@ from cleanpairs.ops.columns import numbered
 from cleanpairs.ops.mapped import blocks
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
+Pick = Callable[[np.ndarray], Iterator[bytes | None]]  # from rising rows (k,) to their encoded images
 
 
 class ImageSource:
     """M images: vectors (M, R, D), perhaps memory-mapped (``kind`` "features"), encoded images ("bytes"), or both.
 
-    When encoded images are needed, ``pick(rows)`` of rising rows yields them, None where there is none. All of them
-    also come from ``stream(batch_size)``, with the first row of each batch. ``in_memory``: no file holds them, so
-    nothing computed from them is cached on disk.
+    When encoded images are needed, ``pick(rows)`` of rising rows yields them, None where there is none. ``in_memory``:
+    no file holds them, so nothing computed from them is cached on disk.
     """
 
     in_memory = False
 
-    def __init__(
-        self,
-        n: int,
-        pick: Callable[[np.ndarray], Iterator[bytes | None]] | None = None,
-        stream: Callable[[int], Iterator[tuple[int, list[bytes | None]]]] | None = None,
-        vectors: np.ndarray | None = None,
-    ) -> None:
-        self._n, self._pick, self._stream, self._vectors = n, pick or partial(map, {}.get), stream, vectors
+    def __init__(self, n: int, pick: Pick | None = None, vectors: np.ndarray | None = None) -> None:
+        self._n, self._pick, self._vectors = n, pick or partial(map, {}.get), vectors
         self._hashes: np.ndarray | None = None
         self.kind = "bytes" if vectors is None else "features"
 
@@ -53,14 +47,12 @@ class ImageSource:
 
     def with_vectors(self, vectors: np.ndarray) -> "ImageSource":
         """The same images with vectors (M, R, D), which are used before them."""
-        return ImageSource(len(vectors), self._pick, self._stream, vectors)
+        return ImageSource(len(vectors), self._pick, vectors)
 
-    def iter_encoded(self, batch_size: int) -> Iterator[tuple[int, list[bytes | None]]]:
-        """(First index, encoded images, None where there is none), in order."""
-        if self._stream is not None:
-            return self._stream(batch_size)
-        images = self._pick(np.arange(self._n))
-        return numbered(iter(lambda: list(islice(images, batch_size)), []))
+    def iter_encoded(self, batch_size: int, first: int = 0) -> Iterator[tuple[int, list[bytes | None]]]:
+        """(First index, encoded images, None where there is none), in order, from image ``first`` on."""
+        images = self._pick(np.arange(first, self._n))
+        return numbered(iter(lambda: list(islice(images, batch_size)), []), first)
 
     def read(self, indices: Sequence[int]) -> list[bytes | None]:
         """Encoded images at ``indices``, for thumbnails. None where there is none."""
@@ -82,8 +74,8 @@ class ImageSource:
 
     @property
     def has_encoded(self) -> bool:
-        """Whether there is an encoded image. Batches are read until one has."""
-        return any(data is not None for _, chunk in self.iter_encoded(64) for data in chunk)
+        """Whether there is an encoded image. They are read until one is found."""
+        return any(data is not None for data in self._pick(np.arange(self._n)))
 
     def array(self) -> np.ndarray | None:
         """(M, R, D) vectors. None where there are encoded images only."""

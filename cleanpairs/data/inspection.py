@@ -8,7 +8,7 @@ import numpy as np
 
 from cleanpairs.data.columns import SCORE, TRUTH
 from cleanpairs.data.decoding import Decoder, Preparation, workers_for
-from cleanpairs.data.filters import FILTERS, chosen_filters, is_usual
+from cleanpairs.data.filters import FILTERS, is_usual
 from cleanpairs.data.formats.remote import bytes_of, location
 from cleanpairs.data.images import image_header
 from cleanpairs.data.pairs import Pairs
@@ -18,11 +18,11 @@ from cleanpairs.data.text import concerns_caption
 Facts = dict[str, Any]
 
 
-def inspect_pairs(pairs: Pairs, *, rows: int = 5, decode: str = "sample", filters: str | None = None) -> Facts:
+def inspect_pairs(pairs: Pairs, *, rows: int = 5, decode: str = "sample", filters: bool = False) -> Facts:
     """Look at an input, and show ``rows`` pairs.
 
-    By ``decode`` {"all", "sample", "none"} all images are decoded, 1,000 spread evenly, or none. The ``filters`` of
-    :func:`cleanpairs.data.filters.chosen_filters` count pairs. They look at all images.
+    By ``decode`` {"all", "sample", "none"} all images are decoded, 1,000 spread evenly, or none. With ``filters`` the
+    pairs that each filter finds are counted, for which all images are looked at.
 
     Returns a dict, among others with:
 
@@ -68,20 +68,19 @@ def inspect_pairs(pairs: Pairs, *, rows: int = 5, decode: str = "sample", filter
         "quarantined": len(pairs.reasons),
         "reasons": count_reasons(pairs.keys, sorted(pairs.reasons.items())),
         "decoded": _decoded(pairs, decode),
-        "filters": None if filters is None else list(_counted(pairs, filters)),
+        "filters": list(_counted(pairs)) if filters else None,
     }
 
 
-def _counted(pairs: Pairs, drop: str) -> Iterator[Facts]:
-    for name, setting in chosen_filters(drop).items():
-        entry = FILTERS[name]
-        pair_ids = entry.find(pairs, setting)
+def _counted(pairs: Pairs) -> Iterator[Facts]:
+    for name, entry in FILTERS.items():
+        pair_ids = entry.find(pairs, entry.setting or 0.0)
         rows = [i for i in pair_ids.tolist() if i not in pairs.reasons]
         first = rows[0] if rows else None
         yield {
             "filter": name,
             "pairs": len(rows),
-            "reason": entry.reason.format(setting),
+            "reason": entry.reason.format(entry.setting),
             "always": entry.always,
             "too_many": is_usual(pair_ids, pairs),
             "pair_id": first,

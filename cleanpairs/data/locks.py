@@ -16,17 +16,17 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from cleanpairs.core import OutputError, OutputExistsError
-from cleanpairs.core.regular import read_text, writing
+from cleanpairs.core.regular import AnyPath, read_text, writing
 
 
-def lock_of(output: str | os.PathLike[str]) -> Path:
+def lock_of(output: AnyPath) -> Path:
     """The lock's file of an output."""
     whole = Path(os.path.realpath(output))
     return whole.with_name(f".{whole.name}.cleanpairs-lock")
 
 
 @contextmanager
-def output_lock(outputs: Iterable[str | os.PathLike[str]]) -> Iterator[None]:
+def output_lock(outputs: Iterable[AnyPath]) -> Iterator[None]:
     """Keep other writers from these outputs within the block. A thread may lock one again. Raises OutputExistsError,
     which names the process: another process or thread writes one. OutputError: its folder cannot be made or written.
     """

@@ -172,7 +172,7 @@ def convert(
     captions, keys = column(columns.get("text")), column(columns.get("key"))
     if keys is not None:  # a number alone may be the key of another row
         names = pc.binary_join_element_wise("row", row_numbers(first_row, n), " ")
-    pairs = _pairs(n, captions, names, keys, row_faults, rows.caption_faults)
+    pairs = _pairs(captions, names, keys, row_faults, rows.caption_faults)
     out = RowBatch(n, *pairs, image_group=groups, vectors=vectors, named=named, captioned=captions is not None)
 
     def of_pairs(cells: list[Any]) -> list[Any]:  # the row's value, or the pair's in the row's list
@@ -219,14 +219,10 @@ def row_numbers(first: int, n: int) -> pa.Array:
 
 
 def _pairs(
-    n: int,
-    captions: pa.Array | None,
-    names: pa.Array,
-    keys: pa.Array | None,
-    faults: dict[int, str],
-    caption_faults: Faults,
+    captions: pa.Array | None, names: pa.Array, keys: pa.Array | None, faults: dict[int, str], caption_faults: Faults
 ) -> tuple[pa.Array, np.ndarray, np.ndarray, pa.Array, dict[int, str]]:
-    """The captions, rows, positions, keys and faults of the pairs of n rows. ``faults``: row -> why."""
+    """The captions, rows, positions, keys and faults of the pairs of n rows with ``names``. ``faults``: row -> why."""
+    n = len(names)
     row, position = np.arange(n), np.zeros(n, np.int64)
     texts = pa.nulls(n, pa.string()) if captions is None else captions
     if is_list(texts.type):

@@ -13,8 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from cleanpairs.core import CleanpairsError
-from cleanpairs.core.regular import open_regular, read_bytes, reading, writing
+from cleanpairs.core import CleanpairsError, DataError
+from cleanpairs.core.regular import AnyPath, open_regular, read_bytes, reading, writing
 from cleanpairs.data.atomic import staged_file
 
 TABLES = "tables"  # folder of the cache directory: what was made of an input, or of an object
@@ -84,6 +84,14 @@ def fingerprint_of(source: Source) -> str:
     return total.hexdigest()
 
 
+def refuse_changed_input(source: Source) -> None:
+    """Raise :class:`DataError` if the input is not as it was read."""
+    if fingerprint_of(source) != source.fingerprint:
+        raise DataError(f"the input {', '.join(source.files)} has changed since it was read: score and plan again")
+    if source.original is not None:
+        refuse_changed_input(source.original)
+
+
 def cache_dir() -> Path:
     """``$CLEANPAIRS_CACHE``, else ``$XDG_CACHE_HOME/cleanpairs``, else ``~/.cache/cleanpairs``. It need not exist.
 
@@ -140,7 +148,7 @@ SETTLED = 2.0  # seconds
 _digests: dict[str, dict[str, Any]] = {}  # path -> size and times of the file, and its SHA-256
 
 
-def digest_of(path: str | os.PathLike[str]) -> bytes:
+def digest_of(path: AnyPath) -> bytes:
     """SHA-256 (32 bytes) of a file.
 
     It is kept in memory, and that of a large file in the cache directory. It is used again as long as device, inode,

@@ -116,12 +116,7 @@ class TableReader(ABC):
         """The encoded images, by row. None where there are none."""
         if "image" not in source.columns:
             return None
-        return ImageSource(source.n_rows, partial(self.picked_images, source), partial(self._all_images, source))
-
-    def _all_images(self, source: Source, batch_size: int) -> Iterator[tuple[int, list[bytes | None]]]:
-        for first, rows in numbered(self.batches(source, batch_size, [source.columns["image"]])):
-            cells = image_cells(rows.batch.column(0))
-            yield first, [encoded_bytes(cell, rows.path, source.image_root) for cell in cells]
+        return ImageSource(source.n_rows, partial(self.picked_images, source))
 
     def picked_images(self, source: Source, rows: np.ndarray) -> Iterator[bytes | None]:
         """Encoded images at ``rows`` (k,), rising, one after the other. No part of the input is read twice."""

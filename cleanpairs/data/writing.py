@@ -77,6 +77,11 @@ class Sink(ABC):
             self._write(table)
         self.rows += len(table)
 
+    @staticmethod
+    @abstractmethod
+    def count(path: Path) -> int:
+        """The number of rows on disk, counted without what wrote them."""
+
     @abstractmethod
     def _write(self, table: pa.Table) -> None:
         """Add rows. :meth:`write` counts them."""
@@ -125,7 +130,7 @@ class ParquetSink(Sink):
                 self._writer.add_key_value_metadata({note: ""})
 
     @staticmethod
-    def count(path: str | os.PathLike[str]) -> int:
+    def count(path: Path) -> int:
         """Rows on disk, by the footer."""
         return int(pq.read_metadata(path).num_rows)
 

@@ -48,11 +48,8 @@ class DatasetsOutput(Output):
     def _write(self, table: pa.Table) -> None:
         if self._image is not None and is_bytes(table.schema.field(self._image).type):
             column = one_array(table[self._image])
-            struct = pa.StructArray.from_arrays(
-                [column.cast(pa.binary()), pa.nulls(len(column), pa.string())],
-                fields=list(IMAGE_TYPE),
-                mask=pc.is_null(column),
-            )
+            parts = [column.cast(pa.binary()), pa.nulls(len(column), pa.string())]
+            struct = pa.StructArray.from_arrays(parts, fields=list(IMAGE_TYPE), mask=pc.is_null(column))
             table = table.set_column(table.schema.get_field_index(self._image), self._image, struct)
         table = as_schema(table, self._schema)
         for name, column in zip(table.column_names, table.columns, strict=True):

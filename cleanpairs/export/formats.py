@@ -28,11 +28,6 @@ class Output(Sink):
     @abstractmethod
     def __init__(self, path: Path, layout: Layout, **shards: int) -> None: ...
 
-    @staticmethod
-    @abstractmethod
-    def count(path: Path) -> int:
-        """The number of rows on disk, counted without what wrote them."""
-
 
 class ParquetOutput(ParquetSink, Output):
     """See :class:`cleanpairs.data.ParquetSink`."""

@@ -54,8 +54,5 @@ class LanceOutput(Output):
             self._write_fragment()
         made = self._lance.LanceOperation.Overwrite(self._schema, self._fragments)
         dataset = self._lance.LanceDataset.commit(str(self.path), made)
-        self.parts = {
-            Path(file.path).name: fragment.count_rows()
-            for fragment in dataset.get_fragments()
-            for file in fragment.metadata.files
-        }
+        written = ((file.path, each.count_rows()) for each in dataset.get_fragments() for file in each.metadata.files)
+        self.parts = {Path(path).name: rows for path, rows in written}

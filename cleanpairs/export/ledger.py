@@ -115,13 +115,12 @@ class Ledger:
         """One line a pair of input rows. ``out_row`` (P,): in the cleaned rows of the batch, -1 where not written."""
         pairs, row = decided.pairs, decided.row
         replaced = pa.array(acted(pairs, NEW_CAPTION), pa.bool_())
-        new_caption = pc.if_else(replaced, pairs["caption"], None)
         columns = {
             "row": pa.array(row + decided.first),
             "position": pa.array(decided.position),
             "source_pair_id": pairs["donor_pair_id"],
             "source_key": pairs["donor_key"],
-            "new_caption": new_caption,
+            "new_caption": pc.if_else(replaced, pairs["caption"], None),
             "out_row": pa.array(out_row, mask=out_row < 0),
         }
         columns |= self._originals(table, pairs, row)

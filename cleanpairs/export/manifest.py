@@ -12,6 +12,7 @@ import pyarrow as pa
 
 import cleanpairs
 from cleanpairs.core import DataError, read_json, reading, sha256_of
+from cleanpairs.core.regular import AnyPath
 from cleanpairs.data import Source, remember_user_path
 from cleanpairs.data.formats.remote import location
 from cleanpairs.data.recorded import check_inside
@@ -34,11 +35,7 @@ def manifest_of(out: str | Path) -> Path:
 
 
 def write_manifest(
-    path: Path,
-    files: Mapping[str, tuple[Path, Path, int | None]],
-    parts: Mapping[str, int],
-    source: Source,
-    **noted: Any,
+    path: Path, files: dict[str, tuple[Path, Path, int | None]], parts: Mapping[str, int], source: Source, **noted: Any
 ) -> None:
     """Write the role, rows, bytes and SHA-256 of every file of an export.
 
@@ -110,18 +107,20 @@ def read_manifest(out: Path) -> tuple[dict[str, Any], list[Part]]:
             for name, entry in noted["files"].items()
         ]  # fmt: skip
         noted["format"], noted["counts"] = str(noted["format"]), {k: int(n) for k, n in noted["counts"].items()}
+        noted["inputs"] = tuple(out.parent / path for path in noted.get("input", {}).get("paths", ()))
     return noted, parts
 
 
 @dataclass(frozen=True)
 class Exported:
-    """The files of an export. ``parts`` are those of ``out``."""
+    """The files of an export, and of its input. ``parts`` are those of ``out``."""
 
     out: Path
     manifest: Path
     ledger: Part
     parts: tuple[Part, ...]
     format: str
+    inputs: tuple[Path, ...]
 
     def check(self, *files: Part, contents: bool = True) -> None:
         """Raise :class:`DataError` if one of the ``files`` is not what was written: by its size, and by its SHA-256."""
@@ -138,7 +137,7 @@ def check_name(out: Path, manifest: Path, parts: Sequence[Part]) -> None:
             raise DataError(f"{manifest} describes {path.name}, and not {out.name}: give the export its name back")
 
 
-def open_export(out: str | Path, ledger: str | Path | None = None) -> Exported:
+def open_export(out: AnyPath, ledger: AnyPath | None = None) -> Exported:
     """The files of the export whose cleaned file is ``out``. They are there, but their contents are not checked.
 
     Raises DataError: a file is missing, or the manifest cannot be read or names no ledger.
@@ -164,4 +163,4 @@ def open_export(out: str | Path, ledger: str | Path | None = None) -> Exported:
         noted_ledger = replace(noted_ledger, path=Path(ledger))
     if not (path := noted_ledger.path).is_file():
         raise DataError(f"there is no ledger {path}, which {out} needs; name it with --ledger")
-    return Exported(out, manifest, noted_ledger, tuple(parts), noted["format"])
+    return Exported(out, manifest, noted_ledger, tuple(parts), noted["format"], noted["inputs"])

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 import cleanpairs
 from cleanpairs.core import METHODS, ConfigError, DataError, OutputError, plural
+from cleanpairs.core.regular import AnyPath
 from cleanpairs.data.recorded import check_inside
 from cleanpairs.export.ledger import REVERSIBLE
 from cleanpairs.export.manifest import CARD, STORED, open_export
@@ -170,18 +171,8 @@ def push_files(
     return Pushed(url, private, tuple(files), tuple(old))
 
 
-def card_path(out: Path) -> Path:
-    """The path of the dataset card of a single file that is to be pushed: ``<out>.card.md``."""
-    return out.with_name(out.name + ".card.md")
-
-
 def push_export(
-    out: str | Path,
-    repo: str,
-    *,
-    private: bool = True,
-    card: str | Path | None = None,
-    ledger: str | Path | None = None,
+    out: AnyPath, repo: str, *, private: bool = True, card: AnyPath | None = None, ledger: AnyPath | None = None
 ) -> Pushed:
     """Upload an export as a dataset. The ledger and the dropped pairs stay where they are.
 
@@ -193,7 +184,8 @@ def push_export(
     check_push(repo)  # before all files are hashed
     export.check(*export.parts)
     folder = export.out if export.out.is_dir() else export.out.parent
-    chosen = Path(card) if card is not None else export.out / CARD if export.out.is_dir() else card_path(export.out)
+    usual = folder / (CARD if export.out.is_dir() else f"{export.out.name}.card.md")
+    chosen = usual if card is None else Path(card)
     if not chosen.is_file():
         raise ConfigError(f"there is no dataset card {chosen}: name it by --card, or export again with --card")
     if card is None:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cleanpairs.core import ConfigError, DataError, OutputExistsError, plural, read_json, reading
+from cleanpairs.core import ConfigError, DataError, OutputExistsError, plural
 from cleanpairs.data import ParquetSink, staged_file
 from cleanpairs.data.formats.datasets_directory import iter_arrow, stored_files
 from cleanpairs.data.guard import same_file
@@ -83,10 +83,7 @@ def restore_export(
 
 def _refuse_other_input(export: Exported, to: Path, rows: int) -> None:
     """OutputExistsError where ``to`` is an input of the export, and not a Parquet file of so many ``rows``."""
-    with reading(export.manifest, "read as the manifest of an export", AttributeError, TypeError, ValueError):
-        noted = read_json(export.manifest).get("input", {}).get("paths", [])
-        paths = [export.out.parent / path for path in noted]
-    if not any(same_file(to, path) for path in paths):
+    if not any(same_file(to, path) for path in export.inputs):
         return
     with suppress(DataError):
         if count_rows([str(to)]) == [rows]:

@@ -67,9 +67,7 @@ class WebDatasetOutput(Output):
         fields = [f.with_name(self._renamed.get(f.name, f.name)) for f in schema if f.name != self._columns["image"]]
         self._schema = pa.schema([pa.field(KEY, pa.string()), *fields], schema.metadata)
         self.parts: dict[str, int] = {}
-        self._in_shard = 0
-        self._keys: set[str] = set()  # of this shard
-        self._numbers: dict[str, int] = {}  # the next one to try behind a key that occurs already
+        self._numbers: dict[str, int] = {}  # key in this shard -> the number to try behind it where it occurs again
         self._stack = ExitStack()
         self._tar: tarfile.TarFile | None = None
         self._sidecar: ParquetSink
@@ -90,9 +88,9 @@ class WebDatasetOutput(Output):
     def _write(self, table: pa.Table) -> None:
         start = 0
         while start < len(table):
-            if self._tar is None or self._in_shard == self._shard_rows:
+            if self._tar is None or self._sidecar.rows == self._shard_rows:
                 self._next()
-            part = table.slice(start, self._shard_rows - self._in_shard)
+            part = table.slice(start, self._shard_rows - self._sidecar.rows)
             self._add(part)
             start += len(part)
 
@@ -112,17 +110,15 @@ class WebDatasetOutput(Output):
             self._member(f"{key}.{image_suffix(encoded)}", encoded)
             self._member(f"{key}.json", line)
             self._member(f"{key}.txt", (caption or "").encode())
-        self._in_shard += len(part)
         self.parts[f"{self._shard:05d}.tar"] += len(part)
 
     def _fresh_key(self, own: Any, place: int) -> str:
-        base = sample_key("" if own is None else str(own)) or f"{self._shard:05d}{self._in_shard + place:04d}"
+        base = sample_key("" if own is None else str(own)) or f"{self._shard:05d}{self._sidecar.rows + place:04d}"
         key, folded = base, base.lower()  # a tar may be unpacked where "a.jpg" and "A.jpg" are one file
         number = self._numbers.get(folded, 2)
-        while key.lower() in self._keys:
+        while key.lower() in self._numbers:
             key, number = f"{base}-{number}", number + 1
-        self._keys.add(key.lower())
-        self._numbers[folded] = number
+        self._numbers |= {key.lower(): 2, folded: number}
         return key
 
     def _encoded(self, cell: Any, key: str) -> bytes:
@@ -148,8 +144,7 @@ class WebDatasetOutput(Output):
         self._tar = self._stack.enter_context(opened)
         self._sidecar = self._stack.enter_context(ParquetSink(self.path / sidecar, self._schema))
         self.parts[tar] = 0  # the Parquet file beside it holds the same rows, which count once
-        self._in_shard = 0
-        self._keys, self._numbers = set(), {}
+        self._numbers = {}
 
     def _finish(self) -> None:
         if self._tar is None:

@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 
 import cleanpairs
 from cleanpairs.core import check_whole, current_progress, plural, read_json, reading, refuse_unknown, writing
-from cleanpairs.core.errors import CleanpairsError, ConfigError, DataError, OutputExistsError
-from cleanpairs.data import Pairs, ParquetSink, Source, fingerprint_of, staged_set
+from cleanpairs.core.errors import CleanpairsError, ConfigError, OutputExistsError
+from cleanpairs.data import Pairs, ParquetSink, Source, refuse_changed_input, staged_set
 from cleanpairs.data.atomic import StagedSet, scratch_directory
 from cleanpairs.data.columns import TRUTH
 from cleanpairs.data.guard import holds, refuse_foreign, require_own_file
@@ -35,17 +35,9 @@ from cleanpairs.export.layout import IMAGE_ROLES, TEXT_ROLES, Layout, StoredRows
 from cleanpairs.export.ledger import Ledger
 from cleanpairs.export.manifest import BATCH_ROWS, CARD, STORED, manifest_of, write_manifest
 from cleanpairs.export.pushing import CardFacts, dataset_card
-from cleanpairs.ops.columns import filtered
+from cleanpairs.ops.columns import filtered, with_columns
 from cleanpairs.repair.actions import DUPLICATE, NEW_CAPTION, REASONS, ActionCounts, count_actions, why_none_is_repaired
 from cleanpairs.repair.plan import RepairPlan, counted
-
-
-def refuse_changed_input(source: Source) -> None:
-    """Raise :class:`DataError` if the input is not as it was read."""
-    if fingerprint_of(source) != source.fingerprint:
-        raise DataError(f"the input {', '.join(source.files)} has changed since it was read: score and plan again")
-    if source.original is not None:
-        refuse_changed_input(source.original)
 
 
 def _refuse_types(schema: pa.Schema) -> None:
@@ -320,27 +312,27 @@ class Export:
                 donor_values = donor_columns(source, folder, images=images, texts=texts)
                 work, whole = ExportWork(source, plan, layout, donor_values, roles), Partition(0, 0, source.n_rows)
                 batches = work.by(engine, parts, settings.overwrite) if engine.remote else work.tables(whole)
-                rows, parts_of, actions, reasons, named = self._write(batches, layout, staged, plan)
+                sinks, actions, reasons, named = self._write(batches, layout, staged, plan)
             counts = {"pairs": plan.pairs, **count_actions(actions)}
-            self._check(rows, counts, out_rows, staged)
+            _check(sinks, counts, out_rows)
             refuse_changed_input(source)
             if self.croissant:
                 text = croissant(self.out, staged["out"], self.targets["card"].parent, layout.out_schema, self.license)
                 staged["card"].write_text(text, encoding="utf-8")
-            self._write_card_and_manifest(plan.head, rows, parts_of, counts, staged)
+            self._write_card_and_manifest(plan.head, sinks, counts, staged)
         if engine.remote:  # the whole is in place now
             remove_job(parts)
         return ExportSummary(
-            **counts, rows=rows["out"], files=self.targets, renamed=layout.renamed, reasons=reasons, format=self.name,
-            image_root=layout.paths_from(self.name, self.out.parent, named),
+            **counts, rows=sinks["out"].rows, files=self.targets, renamed=layout.renamed, reasons=reasons,
+            format=self.name, image_root=layout.paths_from(self.name, self.out.parent, named),
             joined=source.joined if actions.keys() & NEW_CAPTION else None,
         )  # fmt: skip
 
     def _write(
         self, batches: Iterable[dict[str, pa.Table]], layout: Layout, staged: Mapping[str, Path], plan: Decisions
-    ) -> tuple[Mapping[str, int], Mapping[str, int], Counter[str], Counter[str], bool]:
-        """Write all files, batch by batch. Return the rows of each, and of the files of a directory, the pairs of each
-        action, the dropped ones of each reason, and whether images are paths (:meth:`Layout.names_files`).
+    ) -> tuple[dict[str, Sink], Counter[str], Counter[str], bool]:
+        """Write all files, batch by batch. Return what wrote them, by role, the pairs of each action, the dropped ones
+        of each reason, and whether images are paths (:meth:`Layout.names_files`).
 
         The ledger notes the model that wrote captions for the ``plan``.
         """
@@ -348,44 +340,29 @@ class Export:
         if recaption is not None:
             schema = schema.with_metadata({**schema.metadata, b"cleanpairs.recaption": json.dumps(recaption)})
         schemas = {"ledger": schema, "dropped": layout.dropped_schema}
-        place, actions = schemas["ledger"].get_field_index("out_row"), Counter[str]()
-        reasons, named = Counter[str](), False
+        actions, reasons, named = Counter[str](), Counter[str](), False
         with ExitStack() as files:
-            out = files.enter_context(self.output(staged["out"], layout))
-            sinks: dict[str, Sink] = {"out": out}
+            sinks: dict[str, Sink] = {"out": files.enter_context(self.output(staged["out"], layout))}
             for role in schemas.keys() & staged.keys():
                 sinks[role] = files.enter_context(self._sink_of(role)(staged[role], schemas[role]))
             for tables in batches:
                 lines, named = tables["ledger"], named or layout.names_files(tables["out"])
-                tables["ledger"] = lines.set_column(place, "out_row", pc.add(lines["out_row"], out.rows))
+                tables["ledger"] = with_columns(lines, {"out_row": pc.add(lines["out_row"], sinks["out"].rows)})
                 for role, table in tables.items():
                     sinks[role].write(table)
                 actions.update(counted(lines["action"]))
                 reasons.update(counted(filtered(lines, pc.equal(lines["action"], "drop"))["reason"].drop_null()))
                 current_progress().advance("writing", "pairs", sinks["ledger"].rows, plan.pairs)
-        return {role: sink.rows for role, sink in sinks.items()}, out.parts, actions, reasons, named
+        return sinks, actions, reasons, named
 
     def _sink_of(self, role: str) -> type[ParquetSink] | type[CsvSink]:
         """The class that writes the ledger, or the dropped pairs."""
         return CsvSink if role == "dropped" and self.targets[role].suffix == ".csv" else ParquetSink
 
-    def _check(
-        self, written: Mapping[str, int], counts: Mapping[str, int], out: int, staged: Mapping[str, Path]
-    ) -> None:
-        """Raise :class:`CleanpairsError` if a pair is missing or too many: in the counts, or in what is on disk."""
-        accounted = sum(counts.values()) - counts["pairs"]
-        if accounted != counts["pairs"]:
-            raise CleanpairsError(f"export accounted for {accounted} of {counts['pairs']} pairs; nothing is published")
-        wanted = {"out": out, "ledger": counts["pairs"], "dropped": counts["dropped"] + counts["quarantined"]}
-        for role, rows in written.items():
-            on_disk = (self.format if role == "out" else self._sink_of(role)).count(staged[role])
-            if not rows == on_disk == wanted[role]:
-                raise CleanpairsError(f"{role} has {on_disk} rows on disk, {rows} written and {wanted[role]} expected")
-
     def _write_card_and_manifest(
-        self, head: RepairPlan, rows: Mapping[str, int], parts: Mapping[str, int], counts: Mapping[str, int],
-        staged: Mapping[str, Path],
-    ) -> None:  # fmt: skip
+        self, head: RepairPlan, sinks: Mapping[str, Sink], counts: Mapping[str, int], staged: Mapping[str, Path]
+    ) -> None:
+        rows, parts = {role: sink.rows for role, sink in sinks.items()}, sinks["out"].parts
         if self.format.directory or ("card" in staged and not self.croissant):
             facts = {"name": self.out.name, "format": self.name, "counts": counts, "rows": rows["out"]}
             facts["shards"] = sum(part.endswith(".tar") for part in parts)
@@ -398,3 +375,15 @@ class Export:
         }
         noted = {"format": self.name, "counts": dict(counts), "threshold": head.threshold}
         write_manifest(staged["manifest"], files, parts, self.source, **noted)
+
+
+def _check(sinks: Mapping[str, Sink], counts: Mapping[str, int], out: int) -> None:
+    """Raise :class:`CleanpairsError` if a pair is missing or too many: in the counts, or in what is on disk."""
+    accounted = sum(counts.values()) - counts["pairs"]
+    if accounted != counts["pairs"]:
+        raise CleanpairsError(f"export accounted for {accounted} of {counts['pairs']} pairs; nothing is published")
+    wanted = {"out": out, "ledger": counts["pairs"], "dropped": counts["dropped"] + counts["quarantined"]}
+    for role, sink in sinks.items():
+        found, rows = sink.count(sink.path), sink.rows
+        if not rows == found == wanted[role]:
+            raise CleanpairsError(f"{role} has {found} rows on disk, {rows} written and {wanted[role]} expected")

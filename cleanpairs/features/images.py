@@ -82,9 +82,8 @@ def encoded_matrix(pairs: Pairs, encoder: FrozenImages, name: str = "pretrained"
     preparation = Preparation("cleanpairs.encoders.image_transform:pixels_of", asdict(transform), prefetch=prefetch)
 
     def chunks(first: int) -> Iterator[Chunk]:
-        encoded = (part for part in pairs.images.iter_encoded(BATCH) if part[0] + len(part[1]) > first)
         with Decoder(preparation, workers_for(len(pairs.images) - first)) as decoder:
-            for batch in decoder.batches(encoded):
+            for batch in decoder.batches(pairs.images.iter_encoded(BATCH, first)):
                 values, failures = np.zeros((batch.size, *shape), dtype), batch.failures
                 if batch.arrays:
                     vectors = np.asarray(encoder.encode_pixels(batch.arrays), dtype)

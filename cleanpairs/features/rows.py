@@ -5,7 +5,6 @@ checksums, and which of them failed and why. The rows are synced before ``state`
 row on they are computed again. A second run waits for the first.
 """
 
-import fcntl
 import hashlib
 import io
 import json
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock
 
 from cleanpairs.core import current_progress, open_regular, writing
 from cleanpairs.data.source import read_cached, write_cached
@@ -56,8 +56,7 @@ def compute_rows(
     if state.done < n:
         with writing(f"the cache {folder} (CLEANPAIRS_CACHE names another)"):
             folder.mkdir(parents=True, exist_ok=True)
-            with (folder / "lock").open("a") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)  # one writer at a time. The lock ends with its process
+            with FileLock(folder / "lock", fallback_to_soft=False):  # one writer at a time. It ends with its process
                 state = _intact(folder, head, size, limits)
                 if not state.done:  # another file, as a process may have mapped this one
                     (folder / "rows.npy").unlink(missing_ok=True)
@@ -67,8 +66,7 @@ def compute_rows(
                     file.seek(len(head) + state.done * size)
                     synced, checksum = time.monotonic(), state.checksums[-1][1] if state.checksums else 0
                     for start, values, failed in chunks(state.done):
-                        new = values[state.done - start :]  # all of them, unless the run before cut chunks elsewhere
-                        data = np.ascontiguousarray(new, dtype=dtype).tobytes()
+                        data = np.ascontiguousarray(values, dtype=dtype).tobytes()
                         file.write(data)
                         checksum = zlib.crc32(data, checksum)
                         state.failures.update(failed)

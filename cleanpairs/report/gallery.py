@@ -15,7 +15,7 @@ from cleanpairs.data.decoding import thumbnails
 from cleanpairs.repair.actions import REMATCHED
 from cleanpairs.repair.displaced import COLUMNS
 from cleanpairs.repair.plan import truth_after
-from cleanpairs.report.outcome import Outcome, scores_table
+from cleanpairs.report.outcome import Outcome, table_of_scores
 from cleanpairs.report.plots import DASHED, drawn
 
 
@@ -151,7 +151,7 @@ def duplicates(cards: Cards, count: int) -> list[tuple[str, dict[str, Any]]]:
 def precomputed_scores(pairs: Pairs, scores: Any, most: int = 4) -> dict[str, np.ndarray]:
     """Return name -> scores (N,) float64 or NaN: those of the input, then other floats of the scores table."""
     columns = {name: np.asarray(values, np.float64) for name, values in pairs.precomputed_scores.items()}
-    table, ours = scores_table(scores), ("correspondence", *COLUMNS.names)
+    table, ours = table_of_scores(scores), ("correspondence", *COLUMNS.names)
     for field in table.schema:
         if pa.types.is_floating(field.type) and field.name not in ours:
             columns[field.name] = table[field.name].cast(pa.float64()).fill_null(np.nan).to_numpy()

@@ -19,13 +19,8 @@ from cleanpairs.repair.actions import REPAIRED
 from cleanpairs.repair.plan import RepairPlan
 
 # The actions of a plan (or of scores alone: "flagged") -> the kind of outcome that sums them up.
-KINDS = {
-    "keep": "kept",
-    **dict.fromkeys(REPAIRED, "repaired"),
-    "drop": "dropped",
-    "flagged": "flagged",
-    "quarantine": "quarantined",
-}
+OUTCOMES = {"keep": "kept", **dict.fromkeys(REPAIRED, "repaired"), "drop": "dropped"}
+OUTCOMES |= {"flagged": "flagged", "quarantine": "quarantined"}
 
 
 @dataclass(frozen=True)
@@ -34,7 +29,7 @@ class Outcome:
 
     - ``correspondence``, ``repair_score``: NaN where there is none
     - ``donor``: -1 where there is none
-    - ``kind``: values of :data:`KINDS`
+    - ``kind``: values of :data:`OUTCOMES`
     - ``caption``: after the repair
     - ``truth``: True where the pair is known to be wrong
     - ``unknown``: quarantined pairs that nobody knows the truth of
@@ -64,7 +59,7 @@ class Outcome:
         None where the truth of some is unknown. Its place in the bar is in thousandths of the width.
         """
         counts, start, rows = Counter(self.kind.tolist()), 0.0, []
-        for kind in dict.fromkeys(KINDS.values()):
+        for kind in dict.fromkeys(OUTCOMES.values()):
             if counts[kind] or (kind != "flagged" and not counts["flagged"]):
                 width = 1000 * counts[kind] / max(1, len(self))
                 of = self.kind == kind
@@ -95,7 +90,7 @@ class Outcome:
         return [] if math.isnan(found.auroc) else [(k, "-" if math.isnan(v) else f"{v:.3f}") for k, v in values]
 
 
-def scores_table(scores: Any) -> pa.Table:
+def table_of_scores(scores: Any) -> pa.Table:
     """Return a scores table in order of its pairs, or scores (N,), or what has them as ``correspondence``, or a fitted
     estimator, as one. Raises DataError.
     """
@@ -114,7 +109,7 @@ def scores_table(scores: Any) -> pa.Table:
 def outcome_of(scores: Any, threshold: float, plan: RepairPlan | None, truth: np.ndarray | None) -> Outcome:
     """Bring scores, plan and truth together. Raises DataError: they are not about the same pairs."""
     check_number("the report", "threshold", threshold, least=0, most=1)
-    table = scores_table(scores)
+    table = table_of_scores(scores)
     y, n = table["correspondence"].cast(pa.float64()).fill_null(np.nan).to_numpy(), len(table)
     truth, unknown = (None, np.zeros(n, bool)) if truth is None else as_truths(truth)
     for name, other in (("truth", truth), ("plan", plan and plan.table)):
@@ -132,7 +127,7 @@ def outcome_of(scores: Any, threshold: float, plan: RepairPlan | None, truth: np
         donor = plan.table["donor_pair_id"].fill_null(-1).to_numpy()
         repair_score = plan.table["repair_score"].cast(pa.float64()).fill_null(np.nan).to_numpy()
         reasons, captions = plan.table["reason"].to_pylist(), plan.table["caption"].to_pylist()
-    kind = np.array([KINDS[a] for a in action], dtype=object)
+    kind = np.array([OUTCOMES[a] for a in action], dtype=object)
     return Outcome(y, float(threshold), kind, action, reasons, donor, captions, repair_score, truth, unknown)
 
 

@@ -56,7 +56,7 @@ class Decision:
     time: str = ""
 
 
-def is_text(text: str) -> bool:
+def can_be_written(text: str) -> bool:
     """Whether every output can hold it: it has no lone surrogate, which is half of a character, and no NUL."""
     return not any("\ud800" <= c <= "\udfff" or c == "\0" for c in text)
 
@@ -154,30 +154,29 @@ class DecisionLog:
         made = {pair: made for pair in self._of if (made := self.of(pair, drawn=True)) is not None}
         return {pair: {"keep": True, "drop": False}.get(decision.action) for pair, decision in made.items()}
 
-    def refresh(self) -> list[int]:
-        """Read what was appended since, and return the pairs that it is about."""
+    def refresh(self) -> None:
+        """Read what was appended since, also by others."""
         chunk = os.pread(self._fd, os.fstat(self._fd).st_size - self._read, self._read)
         self._read += len(chunk)
         *lines, self._rest = (self._rest + chunk).split(b"\n")
-        return [pair for line in lines if line.strip() for pair in self._take(line)]
+        for line in filter(bytes.strip, lines):
+            self._take(line)
 
-    def _take(self, line: bytes) -> Sequence[int]:
+    def _take(self, line: bytes) -> None:
         try:
             record = json.loads(line)
-            if isinstance(record, dict) and not is_text(str(record.get("caption"))):
+            if isinstance(record, dict) and not can_be_written(str(record.get("caption"))):
                 raise ValueError("the caption is no text")
         except (ValueError, RecursionError):
             self.damaged += 1
-            return ()
+            return
         match record:
             case {"data": _} if record == self._about:
                 self._begun = True
-                return ()
             case {"data": _}:
                 raise DataError(f"{self.path} holds decisions about other data, or it has changed: move it away")
             case {"undo": str(name)}:
                 self._undone.add(name)
-                return self._made[name].pairs if name in self._made else ()
             case {"name": str(name), "pairs": [*pairs], "action": action} if action in CHOICES and all(
                 type(i) is int and 0 <= i < self._n for i in pairs
             ):
@@ -185,8 +184,8 @@ class DecisionLog:
                 self._made[name] = made = Decision(**{**values, "pairs": tuple(pairs)})
                 for pair in pairs:
                     self._of.setdefault(pair, []).append(made)
-                return made.pairs
-        raise DataError(f"{self.path} holds a line that is no decision: {line[:120]!r}; move it away")
+            case _:
+                raise DataError(f"{self.path} holds a line that is no decision: {line[:120]!r}; move it away")
 
     def _append(self, what: dict[str, Any]) -> None:
         append_line(self._fd, self.path, what)

@@ -28,7 +28,7 @@ from cleanpairs.core import CleanpairsError, ConfigError
 from cleanpairs.data.decoding import thumbnail
 from cleanpairs.review.session import Session
 
-FILES = {"": "page.html", "page.js": "page.js", "page.css": "page.css"}
+FILES = {name: Path(__file__).with_name(name or "page.html") for name in ("", "page.js", "page.css")}
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; img-src 'self' data:; style-src 'self'; script-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -49,16 +49,16 @@ class LabelServer:
     """
 
     def __init__(self, session: Session, finish: Callable[[], str], *, title: str = "Review") -> None:
-        self.session, self.title = session, title
+        self.session, about = session, {"title": title, "blind": session.blind}
         self.lock = threading.Lock()  # a session answers one request at a time
         self._socket = socket.create_server(("127.0.0.1", 0))
         port, token = self._socket.getsockname()[1], secrets.token_urlsafe(24)
         hosts = [f"127.0.0.1:{port}", f"localhost:{port}"]
         self.address = f"http://{hosts[0]}/{token}/"
         routes = [
-            *(Route(f"/{path}", _file(name)) for path, name in FILES.items()),
+            *(Route(f"/{name}", lambda _, file=file: FileResponse(file)) for name, file in FILES.items()),
             Route("/image/{pair:int}", self._image),
-            Route("/state", self._endpoint(self._state)),
+            Route("/state", self._endpoint(lambda: {**about, "damaged": session.log.damaged})),
             Route("/queue", self._endpoint(self._queue)),
             Route("/question/{pair:int}", self._endpoint(session.question)),
             Route("/decide", self._endpoint(self._answer), methods=["POST"]),
@@ -85,7 +85,7 @@ class LabelServer:
 
         def locked(fields: dict[str, Any]) -> dict[str, Any]:
             with self.lock:
-                self.session.refresh()
+                self.session.log.refresh()
                 return work(**fields)
 
         async def endpoint(request: Request) -> Response:
@@ -99,10 +99,6 @@ class LabelServer:
             return JSONResponse(await run_in_threadpool(locked, dict(fields) | path))
 
         return endpoint
-
-    def _state(self) -> dict[str, Any]:
-        blind, damaged = self.session.blind, self.session.log.damaged
-        return {"title": self.title, "blind": blind, "damaged": damaged}
 
     def _queue(self, show: str = "flagged", words: str = "") -> dict[str, Any]:
         """Return at most 10,000 pairs, those of them that are answered, and the present rate."""
@@ -170,10 +166,6 @@ class _Guard:
         if not hmac.compare_digest(token.encode("utf-8", "replace"), self.token.encode()):
             return "the address lacks its token: open the one that was printed"
         return None
-
-
-def _file(name: str) -> Callable[[Request], Response]:
-    return lambda request: FileResponse(Path(__file__).with_name(name))
 
 
 def _refused(request: Request, error: Exception) -> Response:

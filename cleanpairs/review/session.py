@@ -20,7 +20,7 @@ from cleanpairs.explain import Explainer
 from cleanpairs.repair.actions import KINDS, REMATCHED, REPAIRED
 from cleanpairs.repair.editing import JUDGED, followed
 from cleanpairs.repair.plan import RepairPlan
-from cleanpairs.review.log import CHOICES, Decision, DecisionLog, is_text
+from cleanpairs.review.log import CHOICES, Decision, DecisionLog, can_be_written
 
 
 class Session:
@@ -67,7 +67,7 @@ class Session:
         self.pairs, self.log, self.sample, self.explainer, self.calibration = pairs, log, sample, explainer, calibration
         self.wanted, self.blind, self._next, self.first = wanted, plan is None, list[int](), list(first)
         self.y = np.asarray(correspondence, np.float64)
-        self.known, self.answered = np.isfinite(self.y), np.zeros(len(pairs), bool)
+        self.known = np.isfinite(self.y)
         self.plan, self.planned = None, np.full(len(pairs), "keep", object)
         if plan is not None:
             self.plan = plan.check_for(pairs)
@@ -76,13 +76,11 @@ class Session:
         if sample is not None:
             self.known = np.isin(np.arange(len(pairs)), sample.pair_id)
             self.take_labels(sample, saved)
-        self._note(log.decided())
 
     def take_labels(self, sample: AuditSample, saved: float) -> None:
         """Take the labels of a sample, which a spreadsheet may have, as answers. ``saved``: as of the class."""
         labels = dict(zip(sample.pair_id.tolist(), sample.matched.tolist(), strict=True))
         self.log.label({i: label == 1 for i, label in labels.items() if label in (0, 1) and self._is_new(i, saved)})
-        self._note(list(labels))
 
     def _is_new(self, pair: int, saved: float) -> bool:
         """Whether a label of the sample counts. An answer that was taken back is as late as the log's last line."""
@@ -94,13 +92,11 @@ class Session:
             last = datetime.fromisoformat(label.time).timestamp() if label.time else 0
         return saved >= last + 1  # times of answers are in whole seconds
 
-    def refresh(self) -> None:
-        """Read what others have answered meanwhile."""
-        self._note(self.log.refresh())
-
-    def _note(self, pairs: Sequence[int] | dict[int, Decision]) -> None:
-        for i in pairs:
-            self.answered[i] = self.log.of(i, drawn=self.blind) is not None
+    @property
+    def answered(self) -> np.ndarray:
+        """Which pairs have an answer, (N,) bool."""
+        held = self.log.labels() if self.blind else self.log.decided()
+        return np.isin(np.arange(len(self.y)), list(held))
 
     # -- questions
 
@@ -266,25 +262,20 @@ class Session:
             caption = None
         elif not (isinstance(caption, str) and 0 < len(caption := " ".join(caption.split())) <= 10_000):
             raise ConfigError("a caption has 1 to 10,000 characters")
-        elif not is_text(caption):
+        elif not can_be_written(caption):
             raise ConfigError("the caption holds half of a character (a lone surrogate), or a NUL: type it anew")
-        made = self.log.decide([i], action, donor=donor, caption=caption, drawn=self.blind)
-        self._note(made.pairs)
-        return made
+        return self.log.decide([i], action, donor=donor, caption=caption, drawn=self.blind)
 
     def answer_all(self, pairs: np.ndarray, action: str) -> Decision | None:
         """One decision, "keep" or "drop", about the pairs that nobody has answered, if there are any."""
         if action not in ("keep", "drop") or self.plan is None:
             raise ConfigError(f"many pairs are kept or dropped at once, and not {action!r}")
         ids = pairs[self.known[pairs] & ~self.answered[pairs]]
-        made = self.log.decide(ids.tolist(), action) if len(ids) else None
-        self._note(made.pairs if made else ())
-        return made
+        return self.log.decide(ids.tolist(), action) if len(ids) else None
 
     def undo(self, name: str) -> Decision | None:
         """Take back the decision of that name. None where no such decision holds."""
         made = self.log.undo(name)
-        self._note(made.pairs if made else ())
         self._next = list(dict.fromkeys([*self._next, *(made.pairs if made else ())]))  # they are asked again
         return made
 
@@ -334,8 +325,7 @@ class Session:
         """Return the sample with the answers as labels. NaN where there is none, or nobody could say."""
         assert self.sample is not None
         labels = self.log.labels()
-        answers = [labels.get(i) for i in self.sample.pair_id.tolist()]
-        matched = np.array([np.nan if label is None else float(label) for label in answers])
+        matched = np.array([labels.get(i) for i in self.sample.pair_id.tolist()], np.float64)  # None becomes NaN
         return replace(self.sample, matched=matched)
 
     def write_plan(self, path: str | Path) -> dict[str, Any]:

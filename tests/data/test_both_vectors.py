@@ -13,8 +13,7 @@ import pytest
 from cleanpairs import ClipScore, InfoNCE, apply_noise, corrupt, inject_noise
 from cleanpairs.commands.score import score_stream
 from cleanpairs.core.errors import ConfigError, DataError, OutputExistsError, RefusedError
-from cleanpairs.data import Pairs, iter_tables, load_pairs
-from cleanpairs.export.writing import refuse_changed_input
+from cleanpairs.data import Pairs, iter_tables, load_pairs, refuse_changed_input
 from tests.helpers import assert_not_loaded, assert_raises, embedding_folder, picture, write_table
 
 N, D = 120, 8

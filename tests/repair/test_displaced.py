@@ -18,7 +18,7 @@ from cleanpairs.estimators.frozen import displaced_in_vectors
 from cleanpairs.estimators.spaces import displaced_between_spaces
 from cleanpairs.repair.displaced import as_columns, from_columns, moves_and_misplaced
 from cleanpairs.repair.settings import RepairSettings
-from cleanpairs.verification.verifying import verify_path
+from cleanpairs.verification import verify_path
 from tests.helpers import fit_beside, unit, vector_column, write_table
 
 

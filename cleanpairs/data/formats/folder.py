@@ -95,7 +95,7 @@ class ListingReader(TableReader):
     def picked_images(self, source: Source, rows: np.ndarray) -> Iterator[bytes | None]:
         """See :class:`TableReader`."""
         cells = taken(self._table(source)[source.columns["image"]], rows).to_pylist()
-        return (encoded_bytes(cell or None, source.paths[0], source.image_root) for cell in cells)
+        yield from (encoded_bytes(cell or None, source.paths[0], source.image_root) for cell in cells)
 
     def _table(self, source: Source) -> pa.Table:
         table = self.listing(source).table

@@ -68,10 +68,11 @@ class LanceReader(TableReader):
     def picked_images(self, source: Source, rows: np.ndarray) -> Iterator[bytes | None]:
         """See :class:`TableReader`."""
         name, folder = source.columns["image"], source.options["folder"]
-        for some in blocks(len(rows), 64):
-            with reading(folder, *_ERRORS):
-                table = _dataset(source).take(rows[some].tolist(), columns=[name])
-            yield from (encoded_bytes(cell, folder, source.image_root) for cell in image_cells(table.column(0)))
+        with reading(folder, *_ERRORS):
+            dataset = _dataset(source)
+            for some in blocks(len(rows), 64):
+                table = dataset.take(rows[some].tolist(), columns=[name])
+                yield from (encoded_bytes(cell, folder, source.image_root) for cell in image_cells(table.column(0)))
 
 
 def _dataset(source: Source) -> Any:
