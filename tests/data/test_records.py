@@ -66,7 +66,7 @@ def coco(images: list[Any], annotations: list[Any]) -> bytes:
     # Flickr's annotations
     ("a.token", b'0.png#0\ta "b\n0.png#1\tc", d\n1.png#0\te\n', ['a "b', 'c", d', "e"], []),
     # what is a caption
-    ("a.csv", table("nan", "None", "N/A", "<NA>", "a"), ["a"], ["stands for none"] * 4),
+    ("a.csv", table("nan", "None", "N/A", "<NA>", f"{' ' * 60_000}a <__dj__image>"), ["a"], ["stands for none"] * 4),
     ("a.csv", table("\"['a', \"\"b's\"\"]\"", "\"['c' 'd']\"", "plain", "[]"), ["a", "b's", "c", "d", "plain"],
      ["no caption"]),
     ("a.jsonl", lines("a", ["b", None, 3], float("nan"), True, {"en": "x"}, [], "", {"raw": "c"}), ["a", "b", "c"],
