@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cleanpairs.core import DataError, reading, writing
-from cleanpairs.data.atomic import append_line, opened_for_lines, sync
+from cleanpairs.data.atomic import append_lines, opened_for_lines, sync
 from cleanpairs.repair.actions import WRITTEN
 
 CHOICES = (*WRITTEN, "drop", "unsure")
@@ -54,6 +54,15 @@ class Decision:
     caption: str | None = None
     drawn: bool = False
     time: str = ""
+
+    def stored(self) -> dict[str, Any]:
+        """The fields that are not as by default."""
+        return {k: v for k, v in vars(self).items() if v not in ("", None) and v is not False}
+
+
+def _decision(pairs: Sequence[int], action: str, **about: Any) -> Decision:
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return Decision(uuid.uuid4().hex, tuple(int(i) for i in pairs), action, time=now, **about)
 
 
 def is_text(text: str) -> bool:
@@ -114,17 +123,16 @@ class DecisionLog:
 
     def decide(self, pairs: Sequence[int], action: str, **about: Any) -> Decision:
         """Write a decision, with other fields of :class:`Decision`. It is on the disk when this returns."""
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        made = Decision(uuid.uuid4().hex, tuple(int(i) for i in pairs), action, time=now, **about)
-        self._append({k: v for k, v in vars(made).items() if v not in ("", None) and v is not False})
+        made = _decision(pairs, action, **about)
+        self._append(made.stored())
         return made
 
     def label(self, labels: Mapping[int, bool | None]) -> None:
-        """Write labels, pair -> whether it is matched, or None, as far as they are new."""
-        current = self.labels()
-        for i, label in labels.items():
-            if i not in current or current[i] is not label:
-                self.decide([i], {True: "keep", False: "drop", None: "unsure"}[label], drawn=True)
+        """Write labels, pair -> whether it is matched, or None, as far as they are new, all at once."""
+        current, actions = self.labels(), {True: "keep", False: "drop", None: "unsure"}
+        new = {i: label for i, label in labels.items() if i not in current or current[i] is not label}
+        if new:
+            self._append(*(_decision([i], actions[label], drawn=True).stored() for i, label in new.items()))
 
     def undo(self, name: str) -> Decision | None:
         """Take back the decision of that name. None where no such decision holds."""
@@ -188,6 +196,6 @@ class DecisionLog:
                 return made.pairs
         raise DataError(f"{self.path} holds a line that is no decision: {line[:120]!r}; move it away")
 
-    def _append(self, what: dict[str, Any]) -> None:
-        append_line(self._fd, self.path, what)
+    def _append(self, *what: dict[str, Any]) -> None:
+        append_lines(self._fd, self.path, *what)
         self.refresh()

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -24,7 +25,9 @@ def opened(path: Path) -> DecisionLog:
     return DecisionLog(path, "data", 1000)
 
 
-def test_the_last_decision_holds_and_undo_brings_back_the_one_before(tmp_path: Path) -> None:
+def test_the_last_decision_holds_and_undo_brings_back_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = opened(tmp_path / "log")
     log.decide([3], "keep", drawn=True)
     made = log.decide([3, 4], "drop")
@@ -40,6 +43,10 @@ def test_the_last_decision_holds_and_undo_brings_back_the_one_before(tmp_path: P
     with log.path.open("a") as file:
         file.write('{"name": "x", "pairs": [5], "action": "keep", "asked": true, "drawn": true}\n')
     assert opened(log.path).labels() == {3: True, 5: True}  # fields that it does not know are left out
+    monkeypatch.setattr(os, "fsync", synced := Mock(wraps=os.fsync))
+    log.label({3: True, 5: False, **dict.fromkeys(range(7, 200))})
+    assert synced.call_count == 1 and opened(log.path).labels() == log.labels()
+    assert [log.labels().get(i, 0) for i in (3, 5, 6, 7, 199)] == [True, False, 0, None, None]
 
 
 def test_half_a_line_spoils_nothing_but_itself(tmp_path: Path) -> None:
