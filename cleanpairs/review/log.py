@@ -55,15 +55,6 @@ class Decision:
     drawn: bool = False
     time: str = ""
 
-    def stored(self) -> dict[str, Any]:
-        """The fields that are not as by default."""
-        return {k: v for k, v in vars(self).items() if v not in ("", None) and v is not False}
-
-
-def _decision(pairs: Sequence[int], action: str, **about: Any) -> Decision:
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    return Decision(uuid.uuid4().hex, tuple(int(i) for i in pairs), action, time=now, **about)
-
 
 def is_text(text: str) -> bool:
     """Whether every output can hold it: it has no lone surrogate, which is half of a character, and no NUL."""
@@ -123,16 +114,20 @@ class DecisionLog:
 
     def decide(self, pairs: Sequence[int], action: str, **about: Any) -> Decision:
         """Write a decision, with other fields of :class:`Decision`. It is on the disk when this returns."""
-        made = _decision(pairs, action, **about)
-        self._append(made.stored())
-        return made
+        return self._decide([(pairs, action)], **about)[0]
 
     def label(self, labels: Mapping[int, bool | None]) -> None:
         """Write labels, pair -> whether it is matched, or None, as far as they are new, all at once."""
         current, actions = self.labels(), {True: "keep", False: "drop", None: "unsure"}
-        new = {i: label for i, label in labels.items() if i not in current or current[i] is not label}
+        new = [([i], actions[label]) for i, label in labels.items() if i not in current or current[i] is not label]
         if new:
-            self._append(*(_decision([i], actions[label], drawn=True).stored() for i, label in new.items()))
+            self._decide(new, drawn=True)
+
+    def _decide(self, each: Sequence[tuple[Sequence[int], str]], **about: Any) -> list[Decision]:
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        made = [Decision(uuid.uuid4().hex, tuple(map(int, i)), action, time=now, **about) for i, action in each]
+        self._append(*({k: v for k, v in vars(d).items() if v not in ("", None) and v is not False} for d in made))
+        return made
 
     def undo(self, name: str) -> Decision | None:
         """Take back the decision of that name. None where no such decision holds."""
