@@ -67,8 +67,7 @@ def test_groups_are_those_of_a_search_through_all_pairs(monkeypatch: pytest.Monk
     alike[:, 11] = np.arange(1600) % 40
     monkeypatch.setattr(duplicates, "_linked", linked := Mock(wraps=duplicates._linked))
     assert not near_duplicate_groups(alike).any() and linked.call_count > 1  # not all 2,560,000 links are in memory
-    signs = np.zeros((3000, 32), np.uint8)
-    signs[:, 0], signs[:, 1] = np.divmod(np.arange(3000), 256)
+    signs = np.pad(np.arange(3000, dtype=np.uint16).view(np.uint8).reshape(-1, 2), ((0, 0), (0, 30)))
     linked.reset_mock()
     assert not near_vector_groups(signs).any() and linked.call_count == 1  # of 9,000,000 links few are looked for
 
