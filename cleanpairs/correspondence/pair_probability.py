@@ -540,8 +540,7 @@ class PairProbability:
 
         beside = self._right(self.images, self.captions[some[1]])
         of_images, of_captions, to_judge = self._compare(self._images, captions, beside)
-        beside = self._right(self.images, held)
-        _, alone, (image, caption, ratio) = self._compare(self._images, sides.captions, beside)
+        _, alone, (image, caption, ratio) = self._compare(self._images, sides.captions, self._right(self.images, held))
         if self._many:  # as many images are added up as for captions to be repaired, whose own may be among them
             alone = self._compare(few, sides.captions)[1]
         own = self._ratio(sides.pairs(*np.tile(np.arange(len(held)), (2, 1))))

@@ -40,8 +40,7 @@ def near_copies(texts: Callable[[], Iterable[pa.RecordBatch]], pairs: np.ndarray
     rarest = lru_cache(64)(partial(_rarest, vectors, _ranks(vectors), size, alike))
     for batch in texts():
         for start in range(0, len(batch), 4096):
-            some = batch["caption"].slice(start, 4096).to_pylist()
-            often = Counter(normalise_text(caption or "") for caption in some)
+            often = Counter(normalise_text(c or "") for c in batch["caption"].slice(start, 4096).to_pylist())
             others, times = words.transform(often), np.array([*often.values()])
             lengths = others.sum(axis=1).A1
             for length in np.unique(lengths):
