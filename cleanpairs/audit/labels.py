@@ -53,7 +53,7 @@ def write_labels(folder: str | Path, sample: AuditSample, pairs: Any, *, overwri
     if len(sample) and sample.pair_id.max() >= len(pairs):
         raise DataError(f"the audit names pairs up to {sample.pair_id.max()}, the data has {len(pairs)}")
     with staged_directory(folder, overwrite=overwrite, ours=AUDIT_FILES) as staged:
-        ids, images = sample.pair_id, staged / "images"
+        ids, images = np.sort(sample.pair_id), staged / "images"  # rising: no part of the input is read again
         jpegs = thumbnails(pairs.images, pairs.image_index[ids], 360)
         for i, jpeg in zip(ids.tolist(), jpegs, strict=True):
             if jpeg is not None:

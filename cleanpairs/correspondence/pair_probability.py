@@ -482,15 +482,14 @@ class PairProbability:
         for rows in blocks(len(images), NUMBERS.block):
             yield rows.start, self._ratio(_Sides(images, captions).table(rows))
 
-    def _right(self, images: np.ndarray, captions: np.ndarray) -> np.ndarray:
-        """(2, k): places of the images, which rise, and of the captions that are pairs anywhere in the input."""
+    def _right(self, images: np.ndarray, captions: np.ndarray) -> tuple[Any, Any]:
+        """Which texts the images have anywhere in the input, (k, T), and which captions have them, (T, m)."""
         from scipy.sparse import csr_array
 
         g, t = (np.unique(group, return_inverse=True)[1] for group in (self.image_group, self.text_group))
         here = np.arange(len(captions))
         beside = csr_array((np.ones(len(g), bool), (g, t)))[g[images]]
-        shown = csr_array((np.ones(len(here), bool), (t[captions], here)), shape=(t.max() + 1, len(here)))
-        return np.asarray((beside @ shown).nonzero())
+        return beside, csr_array((np.ones(len(here), bool), (t[captions], here)), shape=(t.max() + 1, len(here)))
 
     def _learn(self, sides: _Sides, held: np.ndarray, rng: np.random.Generator) -> None:
         """Learn l of held-out pairs (h,) and their ``sides``."""
@@ -506,19 +505,18 @@ class PairProbability:
         self._coefficients = coefficients.astype(np.float32)
 
     def _compare(
-        self, images: "_Side | _Later", captions: _Side, beside: np.ndarray | None = None
+        self, images: "_Side | _Later", captions: _Side, beside: tuple[Any, Any] | None = None
     ) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
         """The sums of exp(l) of n images over m captions (n,), and of the captions over the images (m,).
 
-        Then the edges whose l is above ``least``: image, caption and l, each (k,). Edges ``beside`` are none.
+        Then the edges whose l is above ``least``: image, caption and l, each (k,). Edges of :meth:`_right` are none.
         """
         of_images, of_captions, near = np.zeros(len(images)), np.zeros(len(captions)), []
         for step in range(0, len(images), NUMBERS.step):
             for start, ratio in self._blocks(images[step : step + NUMBERS.step], captions):
                 first, end = step + start, step + start + len(ratio)
                 if beside is not None:
-                    own = slice(*np.searchsorted(beside[0], [first, end]))
-                    ratio[beside[0, own] - first, beside[1, own]] = -np.inf
+                    ratio[(beside[0][first:end] @ beside[1]).nonzero()] = -np.inf
                 exact = np.exp(ratio.astype(np.float64))
                 of_images[first:end] = exact.sum(axis=1)
                 of_captions += exact.sum(axis=0)
@@ -542,8 +540,7 @@ class PairProbability:
 
         beside = self._right(self.images, self.captions[some[1]])
         of_images, of_captions, to_judge = self._compare(self._images, captions, beside)
-        beside = self._right(self.images, held)
-        _, alone, (image, caption, ratio) = self._compare(self._images, sides.captions, beside)
+        _, alone, (image, caption, ratio) = self._compare(self._images, sides.captions, self._right(self.images, held))
         if self._many:  # as many images are added up as for captions to be repaired, whose own may be among them
             alone = self._compare(few, sides.captions)[1]
         own = self._ratio(sides.pairs(*np.tile(np.arange(len(held)), (2, 1))))

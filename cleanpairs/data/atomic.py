@@ -234,7 +234,7 @@ def staged_file(target: AnyPath, **how: Any) -> Iterator[Path]:
 
 
 def opened_for_lines(path: AnyPath, mode: int = 0o666, *, read_only: bool = False) -> int:
-    """A file descriptor of ``path`` for :func:`append_line`, which can be read too. ``mode``: of a new file.
+    """A file descriptor of ``path`` for :func:`append_lines`, which can be read too. ``mode``: of a new file.
     ``read_only``: it exists, and nothing is appended.
 
     Raises OSError: it cannot be opened. OutputError: it is no regular file.
@@ -247,17 +247,17 @@ def opened_for_lines(path: AnyPath, mode: int = 0o666, *, read_only: bool = Fals
     return file
 
 
-def append_line(file: int, path: AnyPath, what: Mapping[str, Any]) -> None:
-    """Append an object as a line of JSON to a file descriptor of ``path``, opened with O_APPEND, and sync it.
+def append_lines(file: int, path: AnyPath, *what: Mapping[str, Any]) -> None:
+    """Append objects as lines of JSON to a file descriptor of ``path``, opened with O_APPEND, and sync it.
 
-    It is one write, which begins with a line break: half a line of a killed process spoils only itself.
+    It is one write. Each line begins with a line break: half a line of a killed process spoils only itself.
     Raises OutputError: it cannot be written.
     """
-    line = b"\n" + json.dumps(what).encode() + b"\n"
+    lines = b"".join(b"\n" + json.dumps(each).encode() + b"\n" for each in what)
     with writing(path):
-        written = os.write(file, line)
+        written = os.write(file, lines)
         os.fsync(file)
-    if written < len(line) or not os.fstat(file).st_nlink:
+    if written < len(lines) or not os.fstat(file).st_nlink:
         raise OutputError(f"{os.fspath(path)} does not have the whole line: the disk is full, or the file was deleted")
 
 

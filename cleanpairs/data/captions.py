@@ -27,8 +27,9 @@ def captions_of(value: Any, depth: int = 3) -> list[tuple[str | None, str | None
     if isinstance(value, str):
         spelled = spelled_out(value) if depth == 3 else None
         if spelled is None:
-            plain = re.sub(r"\s*<(__dj__\w+|\|__dj__eoc\|)>\s*", " ", value).strip() if "__dj__" in value else value
-            return [(plain_text(plain), None)]  # data-juicer's marks of images and of ends
+            first, *others = re.split(r"<(?:__dj__\w+|\|__dj__eoc\|)>", value)  # data-juicer's marks of images and ends
+            plain = " ".join(part.strip() for part in [first, *others]).strip() if others else value
+            return [(plain_text(plain), None)]
         captions = captions_of(spelled, 2)
         return [(plain_text(value), captions[0][1])] if isinstance(spelled, dict) and captions[0][1] else captions
     if isinstance(value, list) and depth:

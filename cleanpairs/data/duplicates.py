@@ -9,6 +9,7 @@ hash sees shapes and no colours. It has 63 signs of the lowest frequencies of a 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -70,7 +71,7 @@ def near_duplicate_groups(signatures: np.ndarray, *, most_bits: int = 6, most_co
     size = np.einsum("ij,ij->i", colours, colours, dtype=np.float64)
 
     def alike() -> Iterator[np.ndarray]:
-        for source, near in _links(index, codes, most_bits):
+        for source, near in _links(index, codes, most_bits, np.arange(len(codes))):
             (some, at), (others, place) = (np.unique(side, return_inverse=True) for side in (source, near))
             squared = size[source] + size[near] - 2 * (colours[some] @ colours[others].T)[at, place]  # all below 2^24
             most = most_colour * np.minimum(contrast[source], contrast[near])
@@ -80,11 +81,11 @@ def near_duplicate_groups(signatures: np.ndarray, *, most_bits: int = 6, most_co
     return group
 
 
-def _links(index: Any, codes: np.ndarray, most_bits: int) -> Iterator[np.ndarray]:
-    """Numbers (2, e) of codes (K, b) that differ in at most ``most_bits``, of 64 codes at a time."""
-    for rows in blocks(len(codes), 64):  # few: thousands may be near to each
-        ends, _, near = index.range_search(codes[rows], most_bits + 1)  # strictly nearer
-        yield np.stack([np.repeat(np.arange(rows.start, rows.stop), np.diff(ends).astype(np.int64)), near])
+def _links(index: Any, codes: np.ndarray, most_bits: int, asked: np.ndarray) -> Iterator[np.ndarray]:
+    """Numbers (2, e) of codes (K, b) that differ in at most ``most_bits``, of 64 codes ``asked`` (k,) at a time."""
+    for some in blocks(len(asked), 64):  # few: thousands may be near to each
+        ends, _, near = index.range_search(codes[asked[some]], most_bits + 1)  # strictly nearer
+        yield np.stack([np.repeat(asked[some], np.diff(ends).astype(np.int64)), near])
 
 
 def _first_linked(edges: Iterable[np.ndarray], count: int, code: np.ndarray) -> np.ndarray:
@@ -137,7 +138,11 @@ def near_vector_groups(signs: np.ndarray, most_bits: int = 28) -> np.ndarray:
     parts = (21, 12) if len(distinct) <= 50_000 else (16, 16)
     index = faiss.IndexBinaryMultiHash(256, *parts)
     index.add(np.ascontiguousarray(distinct))
-    return _first_linked(_links(index, distinct, most_bits), len(distinct), inverse)
+    every = np.arange(len(distinct))
+    some = next(_links(index, distinct, most_bits, every[:: len(every) // 64 + 1]))
+    around = some[:, some[0] == np.bincount(some[0]).argmax()]  # all near to one: of these no others need be asked for
+    links = _links(index, distinct, most_bits, np.setdiff1d(every, around[1]))
+    return _first_linked(chain([around], links), len(distinct), inverse)
 
 
 def group_near_vectors(pairs: Pairs, most_bits: int = 28) -> Pairs:

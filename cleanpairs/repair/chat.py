@@ -26,7 +26,7 @@ from PIL import Image
 from cleanpairs.core import ConfigError, DataError, plural
 from cleanpairs.core.parameters import check_settings, number, whole
 from cleanpairs.core.regular import open_regular, read_text, reading, writing
-from cleanpairs.data.atomic import append_line, opened_for_lines
+from cleanpairs.data.atomic import append_lines, opened_for_lines
 
 if TYPE_CHECKING:
     from cleanpairs.repair.endpoint import Endpoint
@@ -285,7 +285,7 @@ class ChatWriter:
             problem, where = ("errors", f"{where}: {why}") if why else (problem, where)
         elif file is not None and self.cache is not None:
             response = {"status_code": 200, "body": body}
-            append_line(file, self.cache, {"custom_id": key, "response": response, "error": None})
+            append_lines(file, self.cache, {"custom_id": key, "response": response, "error": None})
         self.failed = self.failed + 1 if failed else 0
         if self.failed >= most:
             raise endpoint.ended(

@@ -1,5 +1,6 @@
 """Captions that many pairs have in nearly the same words: they do not tell whose caption they are."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
 from typing import Any
@@ -31,27 +32,28 @@ def near_copies(texts: Callable[[], Iterable[pa.RecordBatch]], pairs: np.ndarray
     """
     from sklearn.feature_extraction.text import HashingVectorizer
 
-    words = HashingVectorizer(
-        analyzer=lambda caption: normalise_text(caption or "").split(), binary=True, norm=None, alternate_sign=False,
-        dtype=np.float32,
-    )  # fmt: skip
-    chosen = [caption for batch in picked(texts(), pairs) for caption in batch["caption"].to_pylist()]
-    vectors = words.transform(chosen)
-    size, copies = vectors.sum(axis=1).A1, np.full(len(chosen), -1)  # each is its own copy
+    words = HashingVectorizer(analyzer=str.split, binary=True, norm=None, alternate_sign=False, dtype=np.float32)
+    chosen = [normalise_text(c or "") for batch in picked(texts(), pairs) for c in batch["caption"].to_pylist()]
+    distinct = dict.fromkeys(chosen)
+    vectors = words.transform(distinct)
+    size, copies = vectors.sum(axis=1).A1, np.full(len(distinct), -1)  # each is its own copy
     rarest = lru_cache(64)(partial(_rarest, vectors, _ranks(vectors), size, alike))
     for batch in texts():
         for start in range(0, len(batch), 4096):
-            others = words.transform(batch["caption"].slice(start, 4096).to_pylist())
+            often = Counter(normalise_text(c or "") for c in batch["caption"].slice(start, 4096).to_pylist())
+            others, times = words.transform(often), np.array([*often.values()])
             lengths = others.sum(axis=1).A1
             for length in np.unique(lengths):
-                same = others[lengths == length]
+                same, of_same = others[lengths == length], times[lengths == length]
                 row, other = (rarest(length) @ same.T).nonzero()
-                for some in blocks(len(row), 1 << 18):
-                    i, j = row[some], other[some]
+                for edges in blocks(len(row), 1 << 18):
+                    i, j = row[edges], other[edges]
                     shared = vectors[i].multiply(same[j]).sum(axis=1).A1
-                    copies += np.bincount(i[shared >= alike * (size[i] + length - shared)], minlength=len(chosen))
+                    near = shared >= alike * (size[i] + length - shared)
+                    np.add.at(copies, i[near], of_same[j[near]])
     copies[size == 0] = 0
-    return copies
+    number = dict(zip(distinct, copies.tolist(), strict=True))
+    return np.array([number[caption] for caption in chosen], np.int64)
 
 
 def _ranks(captions: Any) -> np.ndarray:

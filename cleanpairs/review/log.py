@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cleanpairs.core import DataError, reading, writing
-from cleanpairs.data.atomic import append_line, opened_for_lines, sync
+from cleanpairs.data.atomic import append_lines, opened_for_lines, sync
 from cleanpairs.repair.actions import WRITTEN
 
 CHOICES = (*WRITTEN, "drop", "unsure")
@@ -114,17 +114,20 @@ class DecisionLog:
 
     def decide(self, pairs: Sequence[int], action: str, **about: Any) -> Decision:
         """Write a decision, with other fields of :class:`Decision`. It is on the disk when this returns."""
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        made = Decision(uuid.uuid4().hex, tuple(int(i) for i in pairs), action, time=now, **about)
-        self._append({k: v for k, v in vars(made).items() if v not in ("", None) and v is not False})
-        return made
+        return self._decide([(pairs, action)], **about)[0]
 
     def label(self, labels: Mapping[int, bool | None]) -> None:
-        """Write labels, pair -> whether it is matched, or None, as far as they are new."""
-        current = self.labels()
-        for i, label in labels.items():
-            if i not in current or current[i] is not label:
-                self.decide([i], {True: "keep", False: "drop", None: "unsure"}[label], drawn=True)
+        """Write labels, pair -> whether it is matched, or None, as far as they are new, all at once."""
+        current, actions = self.labels(), {True: "keep", False: "drop", None: "unsure"}
+        new = [([i], actions[label]) for i, label in labels.items() if i not in current or current[i] is not label]
+        if new:
+            self._decide(new, drawn=True)
+
+    def _decide(self, each: Sequence[tuple[Sequence[int], str]], **about: Any) -> list[Decision]:
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        made = [Decision(uuid.uuid4().hex, tuple(map(int, i)), action, time=now, **about) for i, action in each]
+        self._append(*({k: v for k, v in vars(d).items() if v not in ("", None) and v is not False} for d in made))
+        return made
 
     def undo(self, name: str) -> Decision | None:
         """Take back the decision of that name. None where no such decision holds."""
@@ -187,6 +190,6 @@ class DecisionLog:
             case _:
                 raise DataError(f"{self.path} holds a line that is no decision: {line[:120]!r}; move it away")
 
-    def _append(self, what: dict[str, Any]) -> None:
-        append_line(self._fd, self.path, what)
+    def _append(self, *what: dict[str, Any]) -> None:
+        append_lines(self._fd, self.path, *what)
         self.refresh()

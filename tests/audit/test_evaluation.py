@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -244,7 +245,9 @@ def test_the_csv_is_written_and_not_written_over(tmp_path: Path, pairs: Pairs) -
     assert not [p for p in tmp_path.rglob(".cleanpairs*")]
     told = r"exists; --overwrite \(overwrite=True\) replaces it"
     assert_raises(OutputExistsError, told, write_labels, folder, DRAWN, pairs)
-    write_labels(folder, DRAWN, pairs, overwrite=True)
+    with patch.object(pairs.images, "read", wraps=pairs.images.read) as read:
+        write_labels(folder, DRAWN, pairs, overwrite=True)
+    assert [i for call in read.call_args_list for i in call.args[0]] == list(range(N))  # no row group is read again
     for name in ("thesis.tex", "label.html"):
         (folder / name).write_text("years", encoding="utf-8")
         told = f"'{name}', which is no part of what would be written"

@@ -11,7 +11,7 @@ from scipy.sparse.csgraph import connected_components
 from cleanpairs import CRCL, ClipScore, InfoNCE
 from cleanpairs.core.errors import ConfigError
 from cleanpairs.data import Pairs, duplicates
-from cleanpairs.data.duplicates import flat_images, image_signatures, near_duplicate_groups
+from cleanpairs.data.duplicates import flat_images, image_signatures, near_duplicate_groups, near_vector_groups
 from cleanpairs.data.filters import FILTERS, PREFIX, chosen_filters, filter_reasons
 from cleanpairs.data.images import encoded_list
 from tests.helpers import assert_raises, encoded
@@ -67,6 +67,9 @@ def test_groups_are_those_of_a_search_through_all_pairs(monkeypatch: pytest.Monk
     alike[:, 11] = np.arange(1600) % 40
     monkeypatch.setattr(duplicates, "_linked", linked := Mock(wraps=duplicates._linked))
     assert not near_duplicate_groups(alike).any() and linked.call_count > 1  # not all 2,560,000 links are in memory
+    signs = np.pad(np.arange(3000, dtype=np.uint16).view(np.uint8).reshape(-1, 2), ((0, 0), (0, 30)))
+    linked.reset_mock()
+    assert not near_vector_groups(signs).any() and linked.call_count == 1  # of 9,000,000 links few are looked for
 
 
 def test_flat_and_broken_pictures_are_left_alone_and_few_are_no_fault() -> None:

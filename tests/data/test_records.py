@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from cleanpairs.core.errors import DataError
 from cleanpairs.data import Pairs, iter_tables, load_pairs
+from cleanpairs.data.formats.folder import CaptionJsonReader
 from tests.helpers import assert_not_loaded, assert_raises, picture, write_pictures, write_table
 
 
@@ -66,7 +67,7 @@ def coco(images: list[Any], annotations: list[Any]) -> bytes:
     # Flickr's annotations
     ("a.token", b'0.png#0\ta "b\n0.png#1\tc", d\n1.png#0\te\n', ['a "b', 'c", d', "e"], []),
     # what is a caption
-    ("a.csv", table("nan", "None", "N/A", "<NA>", "a"), ["a"], ["stands for none"] * 4),
+    ("a.csv", table("nan", "None", "N/A", "<NA>", f"{' ' * 60_000}a <__dj__image>"), ["a"], ["stands for none"] * 4),
     ("a.csv", table("\"['a', \"\"b's\"\"]\"", "\"['c' 'd']\"", "plain", "[]"), ["a", "b's", "c", "d", "plain"],
      ["no caption"]),
     ("a.jsonl", lines("a", ["b", None, 3], float("nan"), True, {"en": "x"}, [], "", {"raw": "c"}), ["a", "b", "c"],
@@ -300,6 +301,7 @@ def test_karpathy(tmp_path: Path, flickr: bool) -> None:
     assert pairs.captions == [f"caption {k} of {i}" for i in (0, 3) for k in range(2)]
     assert pairs.keys == (["0", "0", "3", "3"] if flickr else ["1000", "1000", "1003", "1003"])
     assert pairs.images.read([0, 1]) == [picture(0), picture(3)] and pairs.reasons == {}
+    assert CaptionJsonReader().listing(pairs.source) is CaptionJsonReader().listing(pairs.source)  # is taken once
     splits = [load_pairs(path, split=s) for s in ("val", "test", "train+restval", "train")]
     assert [p.row.max() + 1 for p in splits] == [1, 1, 3, 2] and len({p.source.fingerprint for p in splits}) == 4
     assert_not_loaded(r"no split 'dev' \(splits: train, restval, test, val\)", path, split="dev")

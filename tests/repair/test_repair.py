@@ -5,12 +5,14 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cleanpairs.core.errors import ConfigError, DataError, RefusedError
 from cleanpairs.data import Pairs
+from cleanpairs.repair.copies import near_copies
 from cleanpairs.repair.plan import RepairPlan, part_sources, truth_after
 from cleanpairs.repair.plan_input import PlanInput
 from cleanpairs.repair.planning import plan_repairs as plan_with
@@ -345,6 +347,7 @@ def test_a_caption_that_several_pairs_nearly_have_is_no_probable_repair(copies: 
     refused = table["reason"][mended] == "the caption of its repair is nearly that of several other pairs"
     assert refused == (table["action"][mended] == "drop") == (copies > 2)
     assert columns(corpus.plan())["action"][mended] == "rematch_text"
+    assert set(near_copies(lambda: [pa.record_batch({"caption": ["a b"] * 30_000})], np.arange(30_000))) == {29_999}
 
 
 @pytest.mark.parametrize("right", [0.95, 0.7])

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -40,6 +41,9 @@ def test_the_last_decision_holds_and_undo_brings_back_the_one_before(tmp_path: P
     with log.path.open("a") as file:
         file.write('{"name": "x", "pairs": [5], "action": "keep", "asked": true, "drawn": true}\n')
     assert opened(log.path).labels() == {3: True, 5: True}  # fields that it does not know are left out
+    with patch("os.fsync", wraps=os.fsync) as synced:
+        log.label({3: True, 5: False, **dict.fromkeys(range(7, 200))})
+    assert synced.call_count == 1 and opened(log.path).labels() == log.labels() and log.labels()[199] is None
 
 
 def test_half_a_line_spoils_nothing_but_itself(tmp_path: Path) -> None:

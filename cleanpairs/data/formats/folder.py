@@ -212,11 +212,15 @@ class CaptionJsonReader(ListingReader):
 
     def listing(self, source: Source) -> Listing:
         """``key``, ``image``, ``captions``."""
-        whole = _captioned(source.paths[0])
-        if whole is None:
-            raise DataError(f"{source.paths[0]} is not the file of captions that it was")
-        listing = _of_split(whole, source.options.get("split"))
-        return listing._replace(table=listing.table.drop_columns("split"))
+        return _captioned_split(source.paths[0], source.options.get("split"))
+
+
+@cached_by_file(2)
+def _captioned_split(path: str, split: str | None) -> Listing:
+    if (whole := _captioned(path)) is None:
+        raise DataError(f"{path} is not the file of captions that it was")
+    listing = _of_split(whole, split)
+    return listing._replace(table=listing.table.drop_columns("split"))
 
 
 @cached_by_file(2)
