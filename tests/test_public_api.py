@@ -2,6 +2,8 @@
 
 import importlib
 import importlib.util
+import inspect
+import re
 import subprocess
 import sys
 import tomllib
@@ -73,6 +75,23 @@ def test_all_is_what_is_importable() -> None:
     assert set(cleanpairs._HOME) | {"__version__"} == set(cleanpairs.__all__)
     with pytest.raises(AttributeError, match="has no attribute 'CRLC'"):
         cleanpairs.CRLC  # noqa: B018 - the access is the test
+
+
+def test_what_is_public_describes_its_parameters_and_results() -> None:
+    listed = re.findall(r"^::: (\S+)\.(\w+)", (REPO / "docs" / "api.md").read_text(encoding="utf-8"), re.MULTILINE)
+    homes = {*listed, *((home, name) for name, home in cleanpairs._HOME.items())}
+    public = {getattr(importlib.import_module(home), name) for home, name in homes} - {cleanpairs.CleanpairsError}
+    classes = [each for each in public if isinstance(each, type)]
+    methods = {m for each in classes for name, m in inspect.getmembers(each, callable) if name[0] != "_"}
+    missing = set()
+    for thing in public | methods:
+        text, signature = inspect.getdoc(thing) or "", inspect.signature(thing)
+        fields = re.findall(r"^(\*{0,2}\w.*?)(?: : .+)?$", text, re.MULTILINE)
+        described = {name.strip("* ") for field in fields for name in field.split(",")}
+        missing |= {(thing, name) for name in signature.parameters.keys() - described - {"self"}}
+        if not isinstance(thing, type) and signature.return_annotation is not None and "\nReturns\n---" not in text:
+            missing.add((thing, "Returns"))
+    assert len(public) > 45 and {gap for gap in missing if not gap[0].__doc__.startswith("See :meth:")} == set()
 
 
 HEAVY = {"torch", "pyarrow", "pandas", "sklearn", "faiss", "matplotlib", "datasets"}
