@@ -460,8 +460,8 @@ class Run:
             of_data = given.get("data"), given.get("options"), self.fingerprint
             return open_recorded(*of_data, self.path / "run.json", trusted=self.trusted)
         except MissingInputError as error:
-            told = f"{error}; the run {self.path.name} was fitted on it: put it back, or give its new place as DATA"
-            raise MissingInputError(told) from error
+            message = f"{error}; the run {self.path.name} was fitted on it: put it back, or give its new place as DATA"
+            raise MissingInputError(message) from error
 
 
 def _link_latest(run: Path) -> None:
@@ -479,8 +479,8 @@ def _link_latest(run: Path) -> None:
         with suppress(OSError):
             fresh.unlink(missing_ok=True)
         if before is not None:
-            told = f"{LATEST} points to {before}, and cannot be made to point to {run}: {error.strerror}; remove it"
-            raise OutputError(told) from error
+            message = f"{LATEST} points to {before}, and cannot be made to point to {run}: {error.strerror}; remove it"
+            raise OutputError(message) from error
 
 
 def refuse_user_files(folder: Path) -> None:

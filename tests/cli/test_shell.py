@@ -57,7 +57,7 @@ def test_a_shell_asks_the_program_itself() -> None:
 
 # -- errors ---------------------------------------------------------------------------------------------------------
 
-SAID = "f.parquet: no column 'caption'; name it by --column text="
+MESSAGE = "f.parquet: no column 'caption'; name it by --column text="
 KINDS = [
     (errors.ConfigError, 2, "config"), (errors.DataError, 3, "data"), (errors.OutputError, 4, "output"),
     (errors.OutputExistsError, 5, "exists"), (errors.ResourceError, 6, "limit"), (errors.RefusedError, 7, "refused"),
@@ -69,7 +69,7 @@ OF_THE_SYSTEM = {errno.ENOSPC: "No space left.*free some space", errno.EXDEV: "c
 @pytest.mark.parametrize(
     ("error", "code", "wanted"),
     [
-        *((error(SAID), code, f"Error [{kind}]: {SAID}\n") for error, code, kind in KINDS),
+        *((error(MESSAGE), code, f"Error [{kind}]: {MESSAGE}\n") for error, code, kind in KINDS),
         *((OSError(k, os.strerror(k), "out.parquet"), 4, says) for k, says in OF_THE_SYSTEM.items()),
     ],
 )
