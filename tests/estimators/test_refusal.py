@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cleanpairs import Pairs, load_pairs
+from cleanpairs import Pairs, apply_noise, inject_noise, load_pairs
 from cleanpairs.core import METHODS, DataError, RefusedError
 from tests import helpers
 from tests.conftest import Command
@@ -18,10 +18,8 @@ SMALL |= {"batch_size": 32, "eval_group_size": 16}
 
 def corpus(n: int, wrong: float = 0.0, seed: int = 0) -> Pairs:
     """Pairs, of whose captions a share ``wrong`` is permuted."""
-    pairs, rng, order = helpers.corpus(n, seed=seed), np.random.default_rng(seed), np.arange(n)
-    rows = rng.permutation(n)[: int(wrong * n)]
-    order[rows] = rng.permutation(rows)
-    return pairs.with_captions([pairs.captions[i] for i in order])
+    pairs = helpers.corpus(n, seed=seed)
+    return apply_noise(pairs, inject_noise(pairs, wrong, seed=seed))
 
 
 def method(name: str, **changes: Any) -> Any:
