@@ -96,7 +96,7 @@ kind_option = option(
     option("--noise=RATE", "Share of pairs to mismatch, 0 to 1.", float),
     kind_option,
     per_option,
-    option("--seed", "Seed of the draw.", int, default=0),
+    option("--seed=N", "Random seed.", int, default=0),
     option("--noise-file=NPY", "A permutation over captions or images, in place of --noise.", Reads()),
 )
 @group(

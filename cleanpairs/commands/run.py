@@ -460,8 +460,8 @@ class Run:
             of_data = given.get("data"), given.get("options"), self.fingerprint
             return open_recorded(*of_data, self.path / "run.json", trusted=self.trusted)
         except MissingInputError as error:
-            message = f"{error}; the run {self.path.name} was fitted on it: put it back, or give its new place as DATA"
-            raise MissingInputError(message) from error
+            told = f"{error}; the run {self.path.name} was fitted on it: put it back, or give its new place as DATA"
+            raise MissingInputError(told) from error
 
 
 def _link_latest(run: Path) -> None:

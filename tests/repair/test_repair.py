@@ -359,13 +359,13 @@ def test_what_is_kept_and_repaired_is_expected_hardly_dirtier_than_what_is_kept(
 
 
 @pytest.mark.parametrize(
-    ("repairs", "message"),
+    ("repairs", "said"),
     [("probable", "do not show how likely a repair is right"), ("none", "no repairs were asked for")],
 )
-def test_nothing_is_repaired_where_it_cannot_be_judged_or_is_not_wanted(repairs: str, message: str) -> None:
+def test_nothing_is_repaired_where_it_cannot_be_judged_or_is_not_wanted(repairs: str, said: str) -> None:
     summary = Corpus(40, 0.5).plan(repairs=repairs).summary()
     assert summary.repaired == 0 and summary.dropped == 40 - summary.kept > 0
-    assert message in str(summary)
+    assert said in str(summary)
     assert ("nothing is repaired; --repairs plausible (repairs='plausible')" in str(summary)) == (repairs == "probable")
 
 
