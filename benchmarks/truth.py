@@ -106,8 +106,8 @@ def row(folder: Path, corpus: str, rate: float, seed: int, changes: dict[str, An
     }  # fmt: skip
     for level in ABOVE:
         kept = w > level
-        said = (1 - w[kept]).mean() if kept.any() else None
-        found[f"above {level}"] = [int(kept.sum()), said, wrong[kept].mean() if kept.any() else None]
+        estimate = (1 - w[kept]).mean() if kept.any() else None
+        found[f"above {level}"] = [int(kept.sum()), estimate, wrong[kept].mean() if kept.any() else None]
     best = np.cumsum(wrong[np.argsort(-w, kind="stable")]) / np.arange(1, len(w) + 1)
     for most in WRONG:
         possible = np.flatnonzero(best <= most)  # by an oracle's threshold of the same scores
@@ -136,8 +136,8 @@ def table(rows: list[dict[str, Any]]) -> str:
         cells.append(f"{r['rate']:.3f} [{r['low']:.3f}, {r['high']:.3f}]" if r["rate"] == r["rate"] else "undetermined")
         cells += ["-" if r["auroc"] is None else f"{r['auroc']:.3f}", f"{r['error']:.3f}"]
         for level in ABOVE:
-            count, said, true = r[f"above {level}"]
-            cells.append(f"{said:.3f} / {true:.3f}" if count else "none")
+            count, estimate, true = r[f"above {level}"]
+            cells.append(f"{estimate:.3f} / {true:.3f}" if count else "none")
         for most in WRONG:
             cut = r[f"max {most}"]
             cells.append("refused" if cut is None else f"{cut[4]:.3f}, {percent(cut[5], 0)}")

@@ -165,9 +165,9 @@ def repaired(plan: pd.DataFrame, at: np.ndarray) -> dict[str, float]:
     """How many repairs a plan makes, how many are right, and how many it expects to be."""
     row = pd.Series(range(len(plan)), plan["pair_id"])
     made = plan[plan["action"].str.startswith("rematch")]
-    itself, donor = row[made["pair_id"]].to_numpy(), row[made["donor_pair_id"]].to_numpy()
+    own, donor = row[made["pair_id"]].to_numpy(), row[made["donor_pair_id"]].to_numpy()
     text = made["action"].to_numpy() == "rematch_text"
-    right = at[np.where(text, donor, itself)] == np.where(text, itself, donor)
+    right = at[np.where(text, donor, own)] == np.where(text, own, donor)
     return {"repairs": len(made), "right repairs": right.sum(), "expected right": made["confidence"].sum()}
 
 

@@ -316,22 +316,14 @@ def plan_of(
     ``columns``: in place of what the columns of these names hold.
     """
     n = len(pairs)
-    chosen = list(actions or ["keep"] * n)
-    given = [
-        ((i + 1) % n if donors is None else donors[i]) if action.startswith("rematch") else None
-        for i, action in enumerate(chosen)
-    ]
-    chosen = ["drop" if d in pairs.reasons else a for a, d in zip(chosen, given, strict=True)]
+    partners = [(i + 1) % n for i in range(n)] if donors is None else donors
+    wanted = zip(actions or ["keep"] * n, partners, strict=True)
+    chosen = ["drop" if d in pairs.reasons and a.startswith("rematch") else a for a, d in wanted]
     chosen = ["quarantine" if i in pairs.reasons else a for i, a in enumerate(chosen)]
-    given = [d if a.startswith("rematch") else None for a, d in zip(chosen, given, strict=True)]
-    captions = [
-        None
-        if action in ("drop", "quarantine")
-        else f"new {i}"
-        if action == "recaption"
-        else pairs.captions[i if action != "rematch_text" or donor is None else donor]
-        for i, (action, donor) in enumerate(zip(chosen, given, strict=True))
-    ]
+    given = [d if a.startswith("rematch") else None for a, d in zip(chosen, partners, strict=True)]
+    texts = [pairs.captions[i if a == "rematch_image" or given[i] is None else given[i]] for i, a in enumerate(chosen)]
+    kept = ("keep", "rematch_text", "rematch_image")
+    captions = [texts[i] if a in kept else f"new {i}" if a == "recaption" else None for i, a in enumerate(chosen)]
     found = {
         "pair_id": range(n),
         "key": pairs.keys,

@@ -21,9 +21,9 @@ def test_no_file_loads_what_could_run_code() -> None:
     api = ", ".join(f'"{name}" = {{msg = "it could run code"}}' for name in BANNED)
     argv = ["check", "--isolated", "--no-cache", "--ignore-noqa", "--output-format=json", "--select", RULES]
     argv += ["--config", f"lint.flake8-tidy-imports.banned-api = {{{api}}}", *map(str, folders)]
-    said = subprocess.run([sys.executable, "-m", "ruff", *argv], capture_output=True, text=True).stdout
+    output = subprocess.run([sys.executable, "-m", "ruff", *argv], capture_output=True, text=True).stdout
     files = [path for folder in folders for path in folder.rglob("*.py")]
-    found = {f"{complaint['filename']} {complaint['code']}" for complaint in json.loads(said)}
+    found = {f"{complaint['filename']} {complaint['code']}" for complaint in json.loads(output)}
     found |= {str(path) for path in files if WORDS.search(path.read_text(encoding="utf-8"))}
     assert len(files) > 150 and found == {
         str(REPO / name)

@@ -2,6 +2,8 @@
 
 import importlib
 import importlib.util
+import inspect
+import re
 import subprocess
 import sys
 import tomllib
@@ -35,10 +37,8 @@ def test_what_the_build_takes_is_there() -> None:
     wheel = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
     for source in wheel["force-include"]:
         assert (REPO / source).is_dir(), source
-    of_package = [
-        f"cleanpairs/{name}"
-        for name in ("py.typed", "report/template.html", "report/style.css", "report/report.mplstyle")
-    ]
+    files = "py.typed report/template.html report/style.css report/report.mplstyle".split()
+    of_package = [f"cleanpairs/{file}" for file in files]
     for name in [*of_package, *PROJECT["project"]["license-files"], PROJECT["project"]["readme"]]:
         assert (REPO / name).is_file(), name
     assert Version(cleanpairs.__version__).public == cleanpairs.__version__
@@ -73,6 +73,17 @@ def test_all_is_what_is_importable() -> None:
     assert set(cleanpairs._HOME) | {"__version__"} == set(cleanpairs.__all__)
     with pytest.raises(AttributeError, match="has no attribute 'CRLC'"):
         cleanpairs.CRLC  # noqa: B018 - the access is the test
+
+
+def test_what_is_public_describes_its_parameters_and_results() -> None:
+    public = [getattr(cleanpairs, name) for name in cleanpairs._HOME if name != "CleanpairsError"]
+    members = [member for each in public if isinstance(each, type) for member in inspect.getmembers(each, callable)]
+    for thing in [*public, *(method for name, method in members if not name.startswith("_"))]:
+        text, signature = inspect.getdoc(thing), inspect.signature(thing)
+        if not text.startswith("See :meth:"):
+            described = re.findall(r"\w+", " ".join(re.findall(r"(?m)^[\w, ]+(?= : )|^\*\*\w+$", text)))
+            assert signature.parameters.keys() <= {"self", *described}, thing
+            assert isinstance(thing, type) or signature.return_annotation is None or "\nReturns\n---" in text, thing
 
 
 HEAVY = {"torch", "pyarrow", "pandas", "sklearn", "faiss", "matplotlib", "datasets"}

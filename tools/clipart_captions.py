@@ -221,19 +221,19 @@ def captions_of(all_metadata: list[Metadata]) -> dict[str, Caption]:
 def _assemble(m: Metadata, authors: _Authors, title: list[str], description: list[str]) -> Caption | None:
     if not _content(title):
         return None
-    said = {stem_word(w) for w in title}
+    stems = {stem_word(w) for w in title}
     parts = [" ".join(title)]
-    if any(stem_word(w) not in said for w in _content(description)):  # whole, so that it still reads well
-        repeats = said <= {stem_word(w) for w in description}
+    if any(stem_word(w) not in stems for w in _content(description)):  # whole, so that it still reads well
+        repeats = stems <= {stem_word(w) for w in description}
         parts = [" ".join(description)] if repeats else [*parts, " ".join(description)]
-        said |= {stem_word(w) for w in description}
+        stems |= {stem_word(w) for w in description}
     folder = [f for f in PurePosixPath(m.path).parts[:-1] if f not in NO_FOLDERS][-1:]
     keywords: list[str] = []
     for keyword in sorted(set(m.keywords)) + folder:
-        words = _clean([w for w in authors.strip(_words(keyword), m) if stem_word(w) not in said])
+        words = _clean([w for w in authors.strip(_words(keyword), m) if stem_word(w) not in stems])
         if _content(words):
             keywords.append(" ".join(words))
-            said |= {stem_word(w) for w in words}
+            stems |= {stem_word(w) for w in words}
     total = sum(len(p.split()) for p in parts)
     for keyword in keywords:
         if total + len(keyword.split()) <= MAX_WORDS:

@@ -56,9 +56,23 @@ class Answered:
         cls, scores: ArrayLike, answers: Mapping[int, bool | None], opinions: Opinions | None = None, *,
         displaced: bool = False,
     ) -> "Answered":  # fmt: skip
-        """Calibrate scores (N,), NaN where quarantined, by answers: pair -> whether it is matched. And by opinions.
+        """Calibrate scores by answers, and by opinions.
 
-        ``displaced``: pairs with a score of 0 are of displaced rows. They keep it, unless a person has answered yes.
+        Parameters
+        ----------
+        scores : array_like of float, shape (N,)
+            NaN where quarantined.
+        answers : mapping of int to bool or None
+            Whether a pair is matched, by pair_id.
+        opinions : Opinions, optional
+            Those of a judge.
+        displaced : bool
+            Whether pairs with a score of 0 are of displaced rows. They keep it, unless a person has answered yes.
+
+        Returns
+        -------
+        Answered
+            The calibrated scores.
 
         Raises
         ------
@@ -72,8 +86,7 @@ class Answered:
         for i, answer in given.items():
             if isinstance(answer, str) or str(answer) not in ("True", "False", "1", "0", "1.0", "0.0"):
                 raise DataError(f"the answer about pair {i} is {answer!r}: True or False, or None if nobody can say")
-        says = {} if opinions is None else {i: label for i, label in opinions.says().items() if i not in given}
-        n, labels = len(given), given | says
+        n, labels = len(given), given | ({} if opinions is None else opinions.labels()) | given  # a person is right
         rows, matched = as_array("pair ids", list(labels), int), np.array(list(labels.values()), dtype=bool)
         if len(rows) and not 0 <= rows.min() <= rows.max() < len(y):
             raise DataError(f"the answers name pairs from {rows.min()} to {rows.max()}, and there are {len(y)}")
@@ -101,7 +114,13 @@ class Answered:
         return cls(n, len(by_answer[1]), p, threshold, rate, calibration, opinions, bool(contradicted))
 
     def figures(self) -> dict[str, Any]:
-        """Return the figures that take the place of the fit's."""
+        """Return the figures that take the place of the fit's.
+
+        Returns
+        -------
+        dict
+            As in run.json.
+        """
         rate, scores = self.noise_rate, self.correspondence[np.isfinite(self.correspondence)]
         figures = {
             "answers": self.answers, "answered_wrong": self.wrong, "threshold": self.threshold,

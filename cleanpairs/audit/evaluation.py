@@ -118,6 +118,11 @@ def evaluate_audit(sample: AuditSample, correspondence: ArrayLike, *, threshold:
     threshold : float in [0, 1]
         The run's.
 
+    Returns
+    -------
+    AuditResult
+        Noise rate, precision and recall, each with a 95 % interval.
+
     Raises
     ------
     ConfigError
@@ -230,14 +235,35 @@ def expected_quality(
 ) -> ExpectedQuality:
     """Precision and recall to expect at several thresholds, the run's among them, before anybody has labelled anything.
 
-    Let p_i be the calibrated probability that pair i is mismatched (:mod:`cleanpairs.correspondence.calibration`).
-    The precision at t is the mean of p_i below t. The recall is their sum, divided by the sum over all pairs. Both have
-    intervals.
+    Parameters
+    ----------
+    correspondence : array_like of float in [0, 1], shape (N,)
+        P(matched). NaN is left out.
+    calibration : Calibration or None
+        That of the fitted method.
+    threshold : float in [0, 1]
+        The run's.
+    run : str
+        The directory that advice names.
 
-    ``correspondence`` (N,) float in [0, 1]: P(matched), NaN left out. ``calibration``: of the fitted method. ``run``:
-    the directory that advice names.
-    Raises ConfigError: the threshold is not in [0, 1]. DataError: a value is outside [0, 1]. RefusedError: the scores
-    are not calibrated, or their noise rate is undetermined.
+    Returns
+    -------
+    ExpectedQuality
+        Precision and recall at each threshold, each with a 95 % interval.
+
+    Raises
+    ------
+    ConfigError
+        The threshold is not in [0, 1].
+    DataError
+        A value is outside [0, 1].
+    RefusedError
+        The scores are not calibrated, or their noise rate is undetermined.
+
+    Notes
+    -----
+    Let p_i be the calibrated probability that pair i is mismatched (:mod:`cleanpairs.correspondence.calibration`).
+    The precision at t is the mean of p_i below t. The recall is their sum, divided by the sum over all pairs.
     """
     y = np.asarray(correspondence, dtype=np.float64).ravel()
     y = y[~np.isnan(y)]

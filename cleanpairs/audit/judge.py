@@ -44,14 +44,14 @@ class Opinions:
     known_matched: int
     known_mismatched: int
 
-    def says(self) -> dict[int, bool]:
+    def labels(self) -> dict[int, bool]:
         """Return pair -> whether the judge takes it as matched."""
         return {pair: value >= self.cut for pair, value in self.values.items()}
 
     def in_words(self) -> dict[int, str]:
         """Return pair -> a sentence."""
         words = {True: "it belongs", False: "it does not belong"}
-        return {pair: f"{self.values[pair]:.3g}: {words[matched]}" for pair, matched in self.says().items()}
+        return {pair: f"{self.values[pair]:.3g}: {words[matched]}" for pair, matched in self.labels().items()}
 
     def errors(self, cases: int = 8) -> np.ndarray:
         """Pairs of errors (m, 2) that are as likely as the pairs on which they are measured make them."""

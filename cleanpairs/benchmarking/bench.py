@@ -255,8 +255,8 @@ def run_cell(settings: MethodSettings, splits: Splits, noise: Noise, seed: int) 
     """
     train, truth = apply_noise(splits.train, noise), noise.mismatched
     model, began = settings.estimator(random_state=seed), time.perf_counter()
-    told = {"on_step": current_progress().step} if "epochs" in model.get_params() else {}
-    model.fit(train, val=splits.val, **told)
+    reports = {"on_step": current_progress().step} if "epochs" in model.get_params() else {}
+    model.fit(train, val=splits.val, **reports)
     seconds, y = time.perf_counter() - began, model.correspondence_
     row: dict[str, Any] = {
         "pairs": len(train),

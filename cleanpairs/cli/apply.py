@@ -53,9 +53,9 @@ def warn_of_flags(run: Any, flagged: int, pairs: int, threshold: float) -> None:
     share, usual = flagged / pairs, of_fit["flagged"] / of_fit["pairs"]
     if share > usual + 0.1 + 2 * (usual * (1 - usual) / pairs) ** 0.5:
         here, there = percent(share, 0), percent(usual, 0)
-        told = f"{here} of these pairs are below the threshold of the fit, and {there} of its own"
+        message = f"{here} of these pairs are below the threshold of the fit, and {there} of its own"
         remedy = "Go by the order of their scores, unless the model has hardly learned, or of other kinds of pairs"
-        echo(f"warning: {told}. {remedy}", err=True)
+        echo(f"warning: {message}. {remedy}", err=True)
 
 
 def _number_or_auto(context: click.Context, parameter: click.Parameter, value: str | None) -> float | str | None:
@@ -178,8 +178,8 @@ def score(paths: tuple[str, ...], out: str, **options: Any) -> None:
     with reported_to(Progress()):
         result = score_stream(run.model_folder, data, out, overwrite=options["overwrite"], **how)
     if (unknown := result.unknown_words or 0) > 0.2:
-        told = f"the model does not know {percent(unknown, 0)} of the words of {data}: its scores are less reliable"
-        echo(f"warning: {told}", err=True)
+        message = f"the model does not know {percent(unknown, 0)} of the words of {data}: its scores are less reliable"
+        echo(f"warning: {message}", err=True)
     warn_of_flags(run, result.flagged, result.pairs, result.threshold)
     text = (
         f"{plural(result.pairs - result.quarantined, 'pair')} scored, {result.flagged:,} below {result.threshold:.3g}, "

@@ -29,15 +29,15 @@ from cleanpairs.core.recipe import Recipe
 @click.argument("data", nargs=-1, type=Reads(), callback=join_arrays)
 @group(
     "Data",
-    option("--val=DATA", "Clean validation pairs, read as DATA. The best epoch on them gives the model.", Reads()),
     *column_options,
     limit_option,
+    option("--val=DATA", "Clean validation pairs, read as DATA. The best epoch on them gives the model.", Reads()),
     option("--drop=FILTERS", "Also quarantine pairs that match these filters (see `inspect --filters`), or `all`."),
 )
 @group(
     "Model",
     option("--method=NAME", "Method; `cleanpairs methods` lists them.  [default: auto]"),
-    option("--backbone=NAME", "Dual encoder to train: mlp, vse_inf, saf, sgr or sgraf."),
+    option("--backbone=NAME", "Dual encoder to train: mlp, vse_inf, saf, sgr or sgraf.  [default: mlp]"),
     option("--encoder=NAME", "Encoder of both sides: a directory, a hub name, or open_clip:MODEL/PRETRAINED.", Reads()),
 )
 @group(

@@ -93,7 +93,7 @@ def evaluate(paths: tuple[str, ...], truth: str | None, threshold: float | None,
         default="uniform",
     ),
     per_option,
-    option("--seed", what=int, default=0),
+    option("--seed=N", "Random seed.", int, default=0),
     option("--noise-file=NPY", "A permutation over captions or images, in place of --noise.", Reads()),
 )
 @group(

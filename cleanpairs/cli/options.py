@@ -88,13 +88,13 @@ def complete(context: click.Context, parameter: click.Parameter, incomplete: str
 def option(names: str, help: str | None = None, what: Any = None, **more: Any) -> Decorator:
     """:func:`click.option` of ``names``, blanks between, the first perhaps with its placeholder: ``--out=FILE``.
 
-    It takes one value of the list ``what``, or a value of the type ``what``. The type int is a count, and float a
+    It takes one value of the list ``what``, or a value of the type ``what``. The type int is a count, N, and float a
     share. Without ``what`` it takes text where it has a placeholder, and else is a flag.
     """
     first, *others = names.split()
     name, _, place = first.partition("=")
-    if place:
-        more["metavar"] = place
+    if place or what is int or isinstance(what, click.IntRange):
+        more["metavar"] = place or "N"
     elif what is None:
         more["is_flag"] = True
     if name in ("--method", "--backbone", "--recipe"):

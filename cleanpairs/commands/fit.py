@@ -222,8 +222,8 @@ def _fit(run: Run, recipe: Recipe, estimator: PairScorer, given: FitInput, resum
     trains = streamed is None and isinstance(estimator, PairCleaner)
     try:
         if {"correspondence", "action", "source_key"} <= set(reader_of(source).stored_schema(source).names):
-            told = "this data is an export: the dropped pairs are missing, so the noise rate comes out too low"
-            warnings.warn(told, stacklevel=1)
+            message = "this data is an export: the dropped pairs are missing, so the noise rate comes out too low"
+            warnings.warn(message, stacklevel=1)
         scored = _train(run, recipe, estimator, given, resume, info)
         result = _write_results(run, estimator, pairs, scored)
         result["val_seen"] = None if given.val is None else given.val.seen_in(pairs, "validation")

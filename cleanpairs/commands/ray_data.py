@@ -20,14 +20,24 @@ from cleanpairs.ops.columns import is_list, one_array, plain_batch, plain_schema
 class ScorePairs:
     """A model that scores batches of rows. What ``Dataset.map_batches`` makes once a worker and then calls.
 
-    - ``run``: a run directory, or that of a saved model. Every machine must see it
-    - ``image_column``, ``text_column``: of the image vectors and of the captions. Found by their usual names if not
-      given
-    - ``threshold``: below it a pair is mismatched. That of the fit by default. A batch has none of its own: give that
-      of :meth:`~cleanpairs.estimators.PairScorer.own_threshold`, or what `cleanpairs score` says of the same data
-    - ``threads``: of PyTorch and Arrow in this process. With as many, scores are the same to the last bit
+    Parameters
+    ----------
+    run : str or Path
+        A run directory, or that of a saved model. Every machine must see it.
+    image_column, text_column : str, optional
+        Columns of the image vectors and of the captions. The default are columns with usual names.
+    threshold : float in [0, 1], optional
+        A pair below it is mismatched. The default is the threshold of the fit. A batch has none of its own: give that
+        of :meth:`~cleanpairs.estimators.PairScorer.own_threshold`, or what `cleanpairs score` says of the same data.
+    threads : int
+        Threads of PyTorch and Arrow in this process. With as many, scores are the same to the last bit.
 
-    Raises DataError: there is no model in ``run``, or it is damaged. ConfigError: the model scores no vectors.
+    Raises
+    ------
+    DataError
+        There is no model in ``run``, or it is damaged.
+    ConfigError
+        The model scores no vectors.
     """
 
     def __init__(

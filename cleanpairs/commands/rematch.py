@@ -74,8 +74,8 @@ def chosen_threshold(
     if not minimum.right and not minimum.separated:
         raise RefusedError(f"--threshold auto: the scores of {run.path.name} do not separate: give a number")
     limit = 0.0 if minimum.right else minimum.threshold
-    told = None if calibration is None else str(expected_quality(y, calibration, threshold=limit, run=str(run.path)))
-    return limit, told
+    quality = None if calibration is None else str(expected_quality(y, calibration, threshold=limit, run=str(run.path)))
+    return limit, quality
 
 
 def rematch_run(

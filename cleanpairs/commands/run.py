@@ -479,8 +479,8 @@ def _link_latest(run: Path) -> None:
         with suppress(OSError):
             fresh.unlink(missing_ok=True)
         if before is not None:
-            told = f"{LATEST} points to {before}, and cannot be made to point to {run}: {error.strerror}; remove it"
-            raise OutputError(told) from error
+            message = f"{LATEST} points to {before}, and cannot be made to point to {run}: {error.strerror}; remove it"
+            raise OutputError(message) from error
 
 
 def refuse_user_files(folder: Path) -> None:

@@ -262,11 +262,11 @@ class _Rows:
         reach = self.reach
         for a in range(0, self.n, size):
             b = min(size, self.n - a)
-            beside = np.arange(a - reach, a + b + reach)
-            inside = np.clip(beside, 0, self.n - 1)
+            rows = np.arange(a - reach, a + b + reach)
+            inside = np.clip(rows, 0, self.n - 1)
             images, texts = self._unit(0, np.arange(a, a + b)), self._unit(1, inside)
             images[~self.usable[a : a + b]] = np.nan
-            texts[(beside != inside) | ~self.usable[inside]] = np.nan
+            texts[(rows != inside) | ~self.usable[inside]] = np.nan
             for c in range(0, b, part):
                 S = images[c : c + part] @ texts[c : c + part + 2 * reach].T  # (part, part + 2 reach)
                 S -= self._level[0, a + c : a + c + len(S), None]
@@ -291,12 +291,12 @@ class _Rows:
         least = np.quantile(s, np.clip(2 * np.mean(s < np.median(self.null)), 0, 1))
         in_place = np.empty(self.n)
         for a, S in self._bands():
-            missing, here = np.isnan(S), S[:, [reach]]
+            missing, own = np.isnan(S), S[:, [reach]]
             E = np.minimum(np.where(missing, 0, self.evidence(S, local=True)), bound / 5)
             in_place[a : a + len(S)] = E[:, reach]
-            against = np.where(here >= least, np.maximum(E[:, [reach]], 0), 0)
+            own_evidence = np.where(own >= least, np.maximum(E[:, [reach]], 0), 0)
             weight = weights[a : a + len(S), None]
-            sums = total + np.cumsum(np.where(missing, 0, E - against) * weight, axis=0)
+            sums = total + np.cumsum(np.where(missing, 0, E - own_evidence) * weight, axis=0)
             low = np.minimum(np.minimum.accumulate(sums, axis=0), lowest)
             gain = np.maximum(gain, (sums - low).max(axis=0))
             total, lowest = sums[-1], low[-1]
@@ -317,16 +317,16 @@ class _Rows:
         """
         from scipy.special import pdtrc
 
-        asked, beside = np.flatnonzero(in_place[self._some] < 0), 16
-        if not len(asked):
+        queried, margin = np.flatnonzero(in_place[self._some] < 0), 16
+        if not len(queried):
             return []
-        ends = np.clip(self._some[asked, None] + [-beside, beside + 1], 0, self.n)
-        away = np.ones(len(asked), bool)
+        ends = np.clip(self._some[queried, None] + [-margin, margin + 1], 0, self.n)
+        away = np.ones(len(queried), bool)
         for evidence in (in_place, *(self.evidence(self.at(k)) for k in near)):
             away &= np.concatenate([[0], np.cumsum(evidence)])[ends] @ [-1, 1] < 0
-        first = _evenly(asked[away], queries)
-        asked = np.sort(np.concatenate([first, _evenly(asked[~away], queries - len(first))]))
-        rows, query = self._some[asked], self._vectors[0][asked]
+        first = _evenly(queried[away], queries)
+        queried = np.sort(np.concatenate([first, _evenly(queried[~away], queries - len(first))]))
+        rows, query = self._some[queried], self._vectors[0][queried]
         best, nearest = np.full(len(rows), -np.inf, np.float32), np.zeros(len(rows), np.int64)
         for a in range(0, self.n, 2048):
             S = query @ self._unit(1, np.arange(a, min(a + 2048, self.n))).T

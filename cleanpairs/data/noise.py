@@ -118,24 +118,35 @@ def noise_of(pairs: Pairs, permutation: np.ndarray) -> Noise:
 
 
 def inject_noise(
-    pairs: Any,
-    rate: float,
-    *,
-    per: str = "caption",
-    seed: int = 0,
-    kind: NoiseKind | str = "uniform",
+    pairs: Any, rate: float, *, per: str = "caption", seed: int = 0, kind: NoiseKind | str = "uniform",
     groups: Sequence[int] | np.ndarray | None = None,
-) -> Noise:
+) -> Noise:  # fmt: skip
     """Choose pairs, and permute or rewrite their captions. ``pairs`` are not changed.
 
-    - ``pairs``: as :func:`cleanpairs.load_pairs` takes them
-    - ``rate`` float in [0, 1]: share of the units that are chosen. Mostly fewer are ``mismatched``
-    - ``per`` {"caption", "image"}: what is a unit of uniform noise. Of other kinds a caption, of ``shift`` an image
-    - ``kind``: how they are mismatched. A text as :meth:`NoiseKind.parse` takes it
-    - ``groups`` (N,) int: category of each pair, in place of the input's column. Negative: none
+    Parameters
+    ----------
+    pairs : Pairs or data
+        N pairs, as :func:`cleanpairs.load_pairs` takes them.
+    rate : float in [0, 1]
+        Share of the units that are chosen. Mostly fewer are ``mismatched``.
+    per : {"caption", "image"}
+        Unit of uniform noise. That of other kinds is a caption, of ``shift`` an image.
+    seed : int
+        Seed of the draw.
+    kind : NoiseKind or str
+        How they are mismatched. A text as :meth:`NoiseKind.parse` takes it.
+    groups : (N,) int, optional
+        Category of each pair, in place of the input's column. Negative: none.
 
-    Raises ConfigError: a rate, unit or kind that does not exist, or a kind without groups has some. The input has no
-    such column.
+    Returns
+    -------
+    Noise
+        The new caption of every pair, and which pairs are mismatched by it.
+
+    Raises
+    ------
+    ConfigError
+        A rate, unit or kind that does not exist, or a kind without groups has some. The input has no such column.
     """
     pairs = load_pairs(pairs)
     if not is_share(rate):
@@ -151,30 +162,39 @@ def inject_noise(
     if per == "image":
         raise ConfigError(f"noise per 'image' is uniform; {kind.name!r} has its own units, leave per out")
     if kind.rewrites:
-        makers = {
-            "partial": lambda: _mix_words(pairs, rate, kind.amount, rng),
-            "edited": lambda: edited(pairs, rate, rng),
-            "truncated": lambda: truncated(pairs, rate, int(kind.amount), rng),
-            "boilerplate": lambda: boilerplate(pairs, rate, rng),
-        }
-        texts = makers[kind.name]()
-        return Noise(pairs.pair_id, np.isin(pairs.pair_id, list(texts)), texts)
+        return _rewritten(pairs, rate, kind, rng)
     if kind.name == "collapse":
         return noise_of(pairs, _choose_collapsed(pairs, rate, int(kind.amount), rng))
     _, owner = np.unique(pairs.pair_image_group, return_inverse=True)
     if kind.name == "shift":
         return noise_of(pairs, _choose_shifted(owner, rate, int(kind.amount), rng))
-    if kind.name == "copied" and not kind.by_column:
+    if not kind.by_column:
         everywhere = [pairs.pair_id.tolist()]
         return noise_of(pairs, copied(pairs, rate, shared_words(pairs) if kind.column else everywhere, rng))
     codes = category_codes(pairs, str(kind.column)) if groups is None else as_array("groups", groups, int)
     if codes.shape != (len(pairs),):
         raise ConfigError(f"{len(pairs)} pairs need {len(pairs)} groups, found {codes.shape}")
     if kind.name == "copied":
-        order = np.argsort(codes, kind="stable")
-        order = order[codes[order] >= 0]
-        return noise_of(pairs, copied(pairs, rate, np.split(order, np.flatnonzero(np.diff(codes[order])) + 1), rng))
+        return noise_of(pairs, copied(pairs, rate, _members(codes), rng))
     return noise_of(pairs, _choose_within(owner, codes, rate, rng))
+
+
+def _members(codes: np.ndarray) -> list[np.ndarray]:
+    """The pairs of each category, by the codes (N,). Negative codes are none."""
+    order = np.argsort(codes, kind="stable")
+    order = order[codes[order] >= 0]
+    return np.split(order, np.flatnonzero(np.diff(codes[order])) + 1)
+
+
+def _rewritten(pairs: Pairs, rate: float, kind: NoiseKind, rng: np.random.Generator) -> Noise:
+    makers = {
+        "partial": lambda: _mix_words(pairs, rate, kind.amount, rng),
+        "edited": lambda: edited(pairs, rate, rng),
+        "truncated": lambda: truncated(pairs, rate, int(kind.amount), rng),
+        "boilerplate": lambda: boilerplate(pairs, rate, rng),
+    }
+    texts = makers[kind.name]()
+    return Noise(pairs.pair_id, np.isin(pairs.pair_id, list(texts)), texts)
 
 
 def _choose_uniform(pairs: Pairs, rate: float, per: str, rng: np.random.Generator) -> np.ndarray:
@@ -356,8 +376,24 @@ def load_truth(path: str | Path, pairs: Pairs) -> np.ndarray:
 
 
 def apply_noise(pairs: Any, noise: Noise) -> Pairs:
-    """The pairs with their new captions, in memory. A rewritten caption keeps the key of the original one. Raises
-    DataError: some are mismatched already, so that the truth would be lost.
+    """Return the pairs with their new captions, in memory. A rewritten caption keeps the key of the original one.
+
+    Parameters
+    ----------
+    pairs : Pairs or data
+        As :func:`cleanpairs.load_pairs` takes them.
+    noise : Noise
+        That of :func:`inject_noise` for these pairs.
+
+    Returns
+    -------
+    Pairs
+        With the truth in ``true_mismatch`` and ``true_key``.
+
+    Raises
+    ------
+    DataError
+        The noise is of another number of pairs, or some are mismatched already, so that the truth would be lost.
     """
     pairs = load_pairs(pairs)
     if len(noise.permutation) != len(pairs):
@@ -371,25 +407,44 @@ def apply_noise(pairs: Any, noise: Noise) -> Pairs:
 
 
 def corrupt(
-    data: str | Path,
-    rate: float | None,
-    *,
-    per: str = "caption",
-    seed: int = 0,
-    kind: NoiseKind | str = "uniform",
-    out: str | Path,
-    noise_file: str | Path | None = None,
-    overwrite: bool = False,
-    **options: Any,
-) -> Noise:
-    """Write a corrupted copy of ``data``, any input of :func:`cleanpairs.load_pairs` with ``options``, with the truth.
+    data: str | Path, rate: float | None, *, per: str = "caption", seed: int = 0, kind: NoiseKind | str = "uniform",
+    out: str | Path, noise_file: str | Path | None = None, overwrite: bool = False, **options: Any,
+) -> Noise:  # fmt: skip
+    """Write a corrupted copy of data, with the truth.
 
-    For ``rate``, ``per``, ``seed`` and ``kind`` see :func:`inject_noise`, for ``noise_file`` :func:`load_noise_file`.
-    The copy ``out`` is Parquet with the input's columns and ``true_mismatch`` and ``true_key``. The latter is the key
-    of the pair whose caption it is. Both are lists where the captions are lists.
+    Parameters
+    ----------
+    data : str or Path
+        Any input of :func:`cleanpairs.load_pairs`.
+    rate : float in [0, 1] or None
+        See :func:`inject_noise`. None: there is a ``noise_file``.
+    per, seed, kind : str, int, NoiseKind or str
+        See :func:`inject_noise`.
+    out : str or Path
+        Parquet with the input's columns and ``true_mismatch`` and ``true_key``. The latter is the key of the pair whose
+        caption it is. Both are lists where the captions are lists. Data in the research layout becomes a directory of
+        that layout, if ``out`` does not end in ``.parquet``. Its other splits stay as they are, and the truth is in
+        ``{split}_truth.parquet``, which is read with the captions.
+    noise_file : str or Path, optional
+        See :func:`load_noise_file`.
+    overwrite : bool
+        Whether ``out`` is replaced.
+    **options
+        Options of :func:`cleanpairs.load_pairs`.
 
-    Data in the research layout becomes a directory of that layout, if ``out`` does not end in ``.parquet``. The other
-    splits stay as they are, and the truth is in ``{split}_truth.parquet``, which is read with the captions.
+    Returns
+    -------
+    Noise
+        The new caption of every pair, and which pairs are mismatched by it.
+
+    Raises
+    ------
+    ConfigError
+        There is neither a rate nor a noise file, or no pair would be mismatched.
+    DataError
+        The data cannot be read, or holds mismatched pairs already.
+    OutputExistsError
+        ``out`` exists.
     """
     pairs = load_pairs(data, **options)
     if noise_file is not None:

@@ -18,20 +18,34 @@ from cleanpairs.data.text import concerns_caption, content_hash, text_groups, un
 class Pairs:
     """N pairs of M images. ``pair_id`` is the position, and follows a pair to the exported file.
 
-    - ``captions``: all empty where the input has none: vectors of both sides do without
-    - ``image_index`` (N,) int64: row of ``images``
-    - ``images``: M images. ``images.read([image_index[i]])[0]`` is the encoded image of pair i, None where there is
-      none. ``images.array()`` are the vectors (M, R, D), None where there are only encoded images
-    - ``row``, ``position`` (N,) int64: input row of each pair, and its place in the row's list of captions
-    - ``image_group`` (M,) int64: equal = the same image
-    - ``text_group`` (N,) int64: equal = the same text after normalisation. Without captions equal vectors
-    - ``reasons``: pair_id -> why it is quarantined
-    - ``true_mismatch``, ``true_key`` (N,) bool, list of N str, or None: the truth, where the input carries it, masked
-      where it is null. ``fit`` never looks at it
-    - ``text_vectors`` (N, D) float, or None: vectors of the captions that the input brings, maybe memory-mapped: of the
-      same model as the images' vectors
-    - ``precomputed_scores`` dict of str to (N,) float32: image-text similarities that the input brings, by the name of
-      their column. NaN where there is none
+    Parameters
+    ----------
+    captions : list of str
+        N captions. All are empty where the input has none: vectors of both sides do without.
+    image_index : (N,) int64
+        Row of ``images`` of each pair.
+    row, position : (N,) int64
+        Input row of each pair, and its place in the row's list of captions.
+    keys : list of str
+        N names.
+    images : ImageSource
+        M images. ``images.read([image_index[i]])[0]`` is the encoded image of pair i, None where there is none.
+        ``images.array()`` are the vectors (M, R, D), None where there are only encoded images.
+    image_group : (M,) int64
+        Equal where images are the same.
+    text_group : (N,) int64
+        Equal where texts are the same after normalisation. Without captions, where vectors are equal.
+    reasons : dict of int to str
+        Why a pair is quarantined, by pair_id.
+    source : Source
+        Where the pairs came from.
+    true_mismatch, true_key : (N,) bool and list of str, optional
+        The truth, where the input has it, masked where it is null: whether a pair is mismatched, and the key of the
+        pair that its caption belongs to. ``fit`` never looks at it.
+    text_vectors : (N, D) float, optional
+        Vectors of the captions that the input brings, maybe memory-mapped, of the same model as the images' vectors.
+    precomputed_scores : mapping of str to (N,) float32
+        Image-text similarities that the input brings, by the name of their column. NaN where there is none.
     """
 
     captions: list[str]
@@ -100,13 +114,32 @@ class Pairs:
     ) -> "Pairs":
         """Pairs in memory, of N captions and M images.
 
-        - ``captions``: they may be left out where there are vectors of both sides
-        - ``image_vectors`` (M, D) or (M, R, D) float (also named ``features``), or ``images``: encoded ones
-        - ``text_vectors`` (N, D) float: of the captions
-        - ``image_index`` (N,) int: image of each caption. By default caption i has image i
-        - ``precomputed_scores`` mapping of str to (N,) float: similarities that are known already, by name
+        Parameters
+        ----------
+        captions : sequence of str, optional
+            N captions. They may be left out where there are vectors of both sides.
+        image_vectors, features : (M, D) or (M, R, D) float, optional
+            Vectors of the images, under either name.
+        text_vectors : (N, D) float, optional
+            Vectors of the captions.
+        images : sequence of bytes, optional
+            M encoded images, in place of their vectors.
+        image_index : (N,) int, optional
+            Image of each caption. The default is that caption i has image i.
+        keys : sequence of str, optional
+            N names. The default is the number of each pair.
+        precomputed_scores : mapping of str to (N,) float, optional
+            Similarities that are known already, by name.
 
-        Raises DataError: what is needed is missing, or sizes do not fit together.
+        Returns
+        -------
+        Pairs
+            The pairs. Those that cannot be used are quarantined.
+
+        Raises
+        ------
+        DataError
+            What is needed is missing, or sizes do not fit together.
         """
         if sum(given is not None for given in (image_vectors, features, images)) != 1:
             raise DataError("give either image_vectors (features) or images")
@@ -160,7 +193,23 @@ class Pairs:
         )
 
     def select(self, indices: Sequence[int] | np.ndarray) -> "Pairs":
-        """The pairs ``indices`` (k,), numbered anew, in memory. Images are shared. DataError: there is no such pair."""
+        """Return some of the pairs, numbered anew, in memory. Images are shared.
+
+        Parameters
+        ----------
+        indices : (k,) int or (N,) bool
+            Numbers of the pairs, or a mask.
+
+        Returns
+        -------
+        Pairs
+            k pairs.
+
+        Raises
+        ------
+        DataError
+            There is no such pair.
+        """
         at = np.asarray(indices)
         if at.ndim != 1 or (at.dtype == bool and at.shape != self.shape):
             raise DataError(f"a mask of {len(self)} pairs is {self.shape}, numbers are (k,), found {at.shape}")
@@ -187,8 +236,24 @@ class Pairs:
         )
 
     def with_captions(self, captions: Sequence[str], *, of: np.ndarray | None = None) -> "Pairs":
-        """The same pairs with other captions (N,), in memory. Precomputed scores are NaN where a caption changes. Text
-        vectors stay if none changes, or if ``of`` (N,) int64 is given: the pair whose caption each one is.
+        """Return the same pairs with other captions, in memory. Precomputed scores are NaN where a caption changes.
+
+        Parameters
+        ----------
+        captions : sequence of str
+            N captions.
+        of : (N,) int64, optional
+            The pair whose caption each one is. Text vectors stay if it is given, or if no caption changes.
+
+        Returns
+        -------
+        Pairs
+            N pairs.
+
+        Raises
+        ------
+        DataError
+            There are not as many captions.
         """
         captions = list(captions)
         if len(captions) != len(self):
@@ -225,21 +290,56 @@ class Pairs:
         )
 
     def mismatched_by(self, permutation: np.ndarray) -> np.ndarray:
-        """(N,) bool: whether the caption of pair ``permutation[i]`` (N,) is, by text, none of the image's of pair i."""
+        """Return which pairs a permutation of the captions mismatches.
+
+        Parameters
+        ----------
+        permutation : (N,) int64
+            The pair whose caption each pair gets.
+
+        Returns
+        -------
+        (N,) bool
+            Whether this caption is, by text, none of the captions of the pair's image.
+        """
         _, owner = np.unique(self.pair_image_group, return_inverse=True)
         _, text = np.unique(self.text_group, return_inverse=True)
         fits = owner * (int(text.max(initial=0)) + 1) + text  # one number for each (image, text)
         return ~np.isin(owner * (int(text.max(initial=0)) + 1) + text[permutation], fits)
 
     def seen_in(self, train: "Pairs", role: str) -> str | None:
-        """Return how many usable pairs, ``role`` ones, show an image of ``train``. None if none does."""
+        """Return how many usable pairs show an image of other pairs.
+
+        Parameters
+        ----------
+        train : Pairs
+            The other pairs.
+        role : str
+            What the sentence calls these pairs.
+
+        Returns
+        -------
+        str or None
+            A sentence. None if no pair does.
+        """
         seen = np.isin(self.pair_image_group, train.pair_image_group)
         seen[list(self.reasons)] = False
         n = int(seen.sum())
         return f"an image of the training data is in {n:,} of {len(self):,} {role} pairs" if n else None
 
     def true_mismatch_mask(self) -> np.ndarray:
-        """(N,) bool: which pairs are truly mismatched, by the input's column. Raises DataError: it has none."""
+        """Return which pairs are truly mismatched, by the input's column.
+
+        Returns
+        -------
+        (N,) bool
+            Masked where the truth is unknown.
+
+        Raises
+        ------
+        DataError
+            The input has no such column.
+        """
         if self.true_mismatch is None:
             raise DataError("the data has no column 'true_mismatch'; give a file of true mismatches")
         return self.true_mismatch

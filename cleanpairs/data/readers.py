@@ -207,27 +207,48 @@ def load_pairs(
 ) -> Pairs:
     """Read image-caption pairs.
 
-    - ``data``: a path, a glob, a directory, or ``hf://owner/name``: what one of
-      :data:`cleanpairs.core.registry.READERS` recognises. A Dataset, DatasetDict, IterableDataset, DataFrame, Table,
-      dict, list of dicts, which is written to the cache directory first, so that it can be read again, or Pairs
-    - ``reader``: a name of these readers, where several recognise ``data``: the first would be taken
-    - ``encoding``: of CSV, TSV and .txt. UTF-8 by default
-    - ``split``: where the input has splits. ``train`` by default
-    - ``image_column``, ``text_column``, ``key_column``: found by their usual names if not given. A text column of lists
-      makes one pair of each caption. Several columns, ``"title,description"``, are joined
-    - ``score_columns``: columns of numbers that are scores of the pairs, ``"aesthetic,judge"``, in addition to those
-      found by their names, such as ``clip_score``
-    - ``text_vectors``: the column with vectors of the captions, found by its usual names if not given. Where ``data``
-      is ``.npy`` files of image vectors, those of the captions
-    - ``captions``: with ``.npy`` files: their captions one a line (.txt), or Parquet with whatever columns
-    - ``image_root``: image paths are relative to it and may not leave it. By default it is the folder of the file that
-      names them, or the working directory where ``data`` is no path
-    - ``limit``: only the first rows
-    - ``allow_urls``: fetch ``data`` where it is a URL. Images that the data itself names by URLs are never fetched
+    Parameters
+    ----------
+    data : path, str or object
+        A path, a glob, a directory, or ``hf://owner/name``: what one of :data:`cleanpairs.core.registry.READERS`
+        recognises. Or a Dataset, DatasetDict, IterableDataset, DataFrame, Table, dict or list of dicts, which is
+        written to the cache directory first, so that it can be read again. Or Pairs, which are returned.
+    reader : str, optional
+        A name of these readers, where several recognise ``data``. The first is the default.
+    encoding : str, optional
+        That of CSV, TSV and .txt. The default is UTF-8.
+    split : str, optional
+        Split, where the input has splits. The default is ``train``.
+    image_column, text_column, key_column : str, optional
+        Columns. The default are columns with usual names. A text column of lists makes one pair of each caption.
+        Several columns, ``"title,description"``, are joined.
+    score_columns : str, optional
+        Columns of numbers that are scores of the pairs, ``"aesthetic,judge"``, in addition to those found by their
+        names, such as ``clip_score``.
+    text_vectors : str or Path, optional
+        Column with vectors of the captions. The default is a column with a usual name. Where ``data`` is ``.npy`` files
+        of image vectors, the files with those of the captions.
+    captions : str or Path, optional
+        With ``.npy`` files: their captions one a line (.txt), or Parquet with any columns.
+    image_root : str or Path, optional
+        Folder that image paths are relative to, and may not leave. The default is the folder of the file that names
+        them, or the working directory where ``data`` is no path.
+    limit : int, optional
+        Number of rows that are read, from the first on. The default is all.
+    allow_urls : bool
+        Whether ``data`` may be a URL, which is fetched. Images that the data itself names by URLs are never fetched.
 
-    Returns Pairs: rows that cannot be used are in it, with their reason in ``reasons``.
-    Raises ConfigError: the input is a URL, and these are not allowed. DataError: the input cannot be read, or has no
-    column of captions or images. The message names file and columns.
+    Returns
+    -------
+    Pairs
+        Rows that cannot be used are in it, with their reason in ``reasons``.
+
+    Raises
+    ------
+    ConfigError
+        The input is a URL, and these are not allowed.
+    DataError
+        The input cannot be read, or has no column of captions or images. The message names file and columns.
     """
     options = {name: value for name, value in locals().items() if name != "data"}
     if isinstance(data, Pairs):

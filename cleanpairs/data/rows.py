@@ -133,15 +133,9 @@ def texts_of(column: pa.Array) -> list[Any]:
 
 
 def convert(
-    rows: Rows,
-    columns: Mapping[str, str],
-    shapes: Mapping[str, Shape | None],
-    *,
-    image_root: str | None,
-    first_row: int,
-    names: pa.Array,
-    hash_vectors: bool = True,
-) -> RowBatch:
+    rows: Rows, columns: Mapping[str, str], shapes: Mapping[str, Shape | None], *, image_root: str | None,
+    first_row: int, names: pa.Array, hash_vectors: bool = True,
+) -> RowBatch:  # fmt: skip
     """A batch of input rows, converted.
 
     - ``columns``: role -> column

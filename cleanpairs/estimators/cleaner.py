@@ -116,7 +116,18 @@ class PairCleaner(FittedCleaner, PairScorer, ModelSettings, FitSettings):
 
     @classmethod
     def paper(cls, **changes: Any) -> Self:
-        """Return an estimator with the paper's, or its code's, settings for Flickr30K, ``changes``, else defaults."""
+        """Return an estimator with the paper's, or its code's, settings for Flickr30K.
+
+        Parameters
+        ----------
+        **changes
+            Other values of some parameters.
+
+        Returns
+        -------
+        PairCleaner
+            What the paper does not say has its default.
+        """
         return cls(**{**cls._paper, **changes})
 
     def _head(self, model: Any) -> Any:

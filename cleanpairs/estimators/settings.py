@@ -69,6 +69,11 @@ class Estimator:
     def set_params(self, **params: Any) -> Self:
         """Set some of the parameters.
 
+        Parameters
+        ----------
+        **params
+            New values by name. They are checked by ``fit``.
+
         Returns
         -------
         Estimator

@@ -59,11 +59,26 @@ class ExportDiff:
 def diff_export(out: str | Path, *, ledger: str | Path | None = None, limit: int | None = None) -> ExportDiff:
     """Return what an export changed. Only its ledger is read.
 
-    - ``out``: the cleaned file, its manifest beside it. ``ledger``: its path, by default the manifest's
-    - ``limit``: at most so many changes. The counts are of all
+    Parameters
+    ----------
+    out : str or Path
+        The cleaned file, its manifest beside it.
+    ledger : str or Path, optional
+        Path of the ledger. The default is the manifest's.
+    limit : int, optional
+        At most so many changes. The counts are of all.
 
-    Raises ConfigError: a negative limit. DataError: a file is missing, the ledger is not as it was exported (SHA-256),
-    or ``out`` has not the size that it had.
+    Returns
+    -------
+    ExportDiff
+        Counts of all pairs by action, and the pairs that were not kept.
+
+    Raises
+    ------
+    ConfigError
+        A negative limit.
+    DataError
+        A file is missing, the ledger is not as it was exported (SHA-256), or ``out`` has not the size that it had.
     """
     check_whole("diff", "limit", limit, 0, none=True)
     export = open_export(out, ledger)

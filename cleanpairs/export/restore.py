@@ -45,16 +45,38 @@ class RestoreSummary:
 def restore_export(
     out: str | Path, to: str | Path, *, ledger: str | Path | None = None, overwrite: bool = False
 ) -> RestoreSummary:
-    """Write the table again that :func:`cleanpairs.export.export_pairs` read: equal as a table
-    (``pyarrow.Table.equals``, metadata too), not byte by byte. Captions in texts that spell lists come back as lists.
-    Of several files, tars, or a CSV with its images, one Parquet file. Rows beyond a ``limit`` with which the input was
-    read do not come back.
+    """Write the table again that :func:`cleanpairs.export.export_pairs` read.
 
-    ``out``: the cleaned Parquet file, or `datasets` directory, its manifest beside it. ``to``: Parquet to write.
-    ``ledger``: its path, by default the manifest's.
-    Raises ConfigError: another format, or a name of one. DataError: a file is missing, is not as it was exported
-    (SHA-256), or cannot be read. OutputExistsError, also where ``to`` is a file of the export, or an input of other
-    rows. OutputError.
+    Parameters
+    ----------
+    out : str or Path
+        The cleaned Parquet file, or `datasets` directory, its manifest beside it.
+    to : str or Path
+        Parquet to write.
+    ledger : str or Path, optional
+        Path of the ledger. The default is the manifest's.
+    overwrite : bool
+        Whether ``to`` is replaced.
+
+    Returns
+    -------
+    RestoreSummary
+        The counts and the file.
+
+    Raises
+    ------
+    ConfigError
+        The export is of another format, or ``to`` has a name of one.
+    DataError
+        A file is missing, is not as it was exported (SHA-256), or cannot be read.
+    OutputExistsError, OutputError
+        ``to`` exists, is a file of the export or an input of other rows, or cannot be written.
+
+    Notes
+    -----
+    The tables are equal (``pyarrow.Table.equals``, metadata too), not their bytes. Captions in texts that spell lists
+    come back as lists, and several files, tars, or a CSV with its images as one Parquet file. Rows beyond a ``limit``
+    with which the input was read do not come back.
     """
     export = open_export(out, ledger)
     if export.format not in REVERSIBLE:

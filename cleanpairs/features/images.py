@@ -46,10 +46,26 @@ def resolve_image_encoder(name: str, kind: str) -> str:
 
 
 def image_matrix(pairs: Any, encoder: str = "auto", *, image_size: int | None = None) -> ImageMatrix:
-    """All images of ``pairs`` as one matrix, by ``auto``, ``features`` or ``efficientnet_lite0``, which sees a square
-    of ``image_size`` pixels.
+    """All images as one matrix.
 
-    - ``pairs``: as :func:`cleanpairs.load_pairs` takes them
+    Parameters
+    ----------
+    pairs : Pairs or data
+        M images, as :func:`cleanpairs.load_pairs` takes them.
+    encoder : {"auto", "features", "efficientnet_lite0"}
+        What encodes the images. ``features`` are the vectors that the data brings.
+    image_size : int, optional
+        Pixels of a side of the square that ``efficientnet_lite0`` sees. The default is its own.
+
+    Returns
+    -------
+    ImageMatrix
+        Vectors (M, R, D) float, and why images cannot be used.
+
+    Raises
+    ------
+    ConfigError
+        There is no such encoder, or the data has nothing for it to encode.
     """
     pairs = load_pairs(pairs)
     name = resolve_image_encoder(encoder, pairs.images.kind)

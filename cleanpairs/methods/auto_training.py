@@ -443,9 +443,9 @@ class AutoTraining(TrainingStrategy):
             rows = view.data.image_index[kept]
             each = [view.encoded(j) for j in range(self.networks)]
             trusted = np.mean([np.median(cosines(e.images.vectors[rows], e.texts.vectors[kept])) for e in each])
-        stay = present + KEEP_MARGIN * max(float(trusted) - present, 0.0)
+        least_cosine = present + KEEP_MARGIN * max(float(trusted) - present, 0.0)
         reg = TRANSPORT_TEMPERATURE * self.objective.tau
-        plan = sparse_transport(row, column, -cosine, np.ones(m), np.ones(m), stay_cost=-stay, reg=reg)
+        plan = sparse_transport(row, column, -cosine, np.ones(m), np.ones(m), stay_cost=-least_cosine, reg=reg)
         order = np.lexsort((-plan.mass, row))
         best = order[np.unique(row[order], return_index=True)[1]]  # of each row, the edge that carries most
         good = best[(cosine[best] > own[row[best]]) & (plan.mass[best] > NUMBERS.least_mass * plan.row_left[row[best]])]

@@ -150,8 +150,8 @@ class _Correcting(Splitting):
             wrong = take_state(z_text, torch.arange(len(images), device=view.device).roll(1))
         p = torch.cat([own.head(self.vectors(own.model, z_image, texts)) for texts in (z_text, wrong)])
         target = torch.tensor([1.0, 0.0], device=p.device).repeat_interleave(len(images))
-        told = torch.cat([same.diagonal(), ~same.roll(1, 1).diagonal()])  # other captions of an image are right, too
-        return nn.functional.binary_cross_entropy(p.float().clamp(1e-6, 1 - 1e-6)[told], target[told])
+        known = torch.cat([same.diagonal(), ~same.roll(1, 1).diagonal()])  # other captions of an image are right, too
+        return nn.functional.binary_cross_entropy(p.float().clamp(1e-6, 1 - 1e-6)[known], target[known])
 
 
 class _Similarity(nn.Module):

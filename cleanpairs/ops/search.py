@@ -23,7 +23,7 @@ from cleanpairs.ops.mapped import blocks, release
 
 FLAT_UP_TO = 100_000  # searched rows
 LEAST_RECALL = 0.92  # recall@10 of the approximate search, on a sample
-_AGAIN, _AT_LEAST = 2, 64  # times k, and at least so many, are ranked again by their vectors
+_RERANK, _RERANK_MIN = 2, 64  # times k, and at least so many, are ranked again by their vectors
 _IVF_BLOCK = 1 << 12  # queries
 
 _CPU_NUMBERS = 1 << 24  # of a block of the searched rows, and of scores, without FAISS
@@ -122,7 +122,7 @@ class Prepared:
     def _approximate(self, queries: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """The best of the probed lists by their codes, ranked again by the rows themselves."""
         self.index.nprobe = self.note.probes
-        _, near = self.index.search(_padded(queries, self.index.d), min(max(_AGAIN * k, _AT_LEAST), self.note.rows))
+        _, near = self.index.search(_padded(queries, self.index.d), min(max(_RERANK * k, _RERANK_MIN), self.note.rows))
         scores, order = np.empty(near.shape, np.float32), np.argsort(near, axis=None)  # mapped rows front to back
         for some in blocks(len(order), 1 << 12):  # vectors, before the pages of their file are given back
             at = order[some]

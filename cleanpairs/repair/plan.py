@@ -119,12 +119,29 @@ class PlanSummary(ActionCounts):
 class RepairPlan:
     """What becomes of every pair.
 
-    - ``table`` pyarrow.Table: one row a pair, in order of ``pair_id`` (0 .. N-1)
-    - ``threshold``: pairs with a correspondence below it are not kept
-    - ``min_repair_score``: no repair scores lower
-    - ``fingerprint``: that of the input that the plan is for
-    - ``settings``: the others that it was made with
+    Parameters
+    ----------
+    table : pyarrow.Table
+        One row a pair, in order of ``pair_id`` (0 .. N-1). Its columns are below.
+    threshold : float in [0, 1]
+        Pairs with a correspondence below it are not kept.
+    min_repair_score : float in [0, 1]
+        No repair scores lower.
+    fingerprint : str
+        That of the input that the plan is for.
+    settings : mapping
+        The others that it was made with.
 
+    Raises
+    ------
+    DataError
+        The table is no plan. A column is missing, the pairs are not 0 .. N-1 in order, an action is unknown, or a
+        repair names no donor.
+    ConfigError
+        The threshold or the least score is not in [0, 1].
+
+    Notes
+    -----
     Columns of the table:
 
     - ``key``
@@ -140,9 +157,6 @@ class RepairPlan:
     - ``reason``: why it was dropped or quarantined, or which kind of donor it has
     - ``why``: what the run says against the pair. Null where it says nothing
     - ``captions``: those of several donors, whose weights add up to ``repair_score``. Null where there is one donor
-
-    Raises DataError: the table is no plan. A column is missing, the pairs are not 0 .. N-1 in order, an action is
-    unknown, or a repair names no donor. ConfigError: the threshold or the least score is not in [0, 1].
     """
 
     table: pa.Table
@@ -164,16 +178,42 @@ class RepairPlan:
         return f"RepairPlan({len(self):,} pairs{''.join(counts)})"
 
     def to_pandas(self) -> "pd.DataFrame":
-        """Return the table as a data frame."""
+        """Return the table as a data frame.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row a pair.
+        """
         return self.table.to_pandas()
 
     def summary(self) -> PlanSummary:
-        """Counts per action."""
+        """Return the counts per action.
+
+        Returns
+        -------
+        PlanSummary
+            Counts, the reasons of dropped pairs, and the mean confidence of the repairs.
+        """
         return _summary(self, [self.table])
 
     def check_for(self, pairs: Any) -> "RepairPlan":
-        """The plan, with the keys and captions of ``pairs``, as :func:`cleanpairs.load_pairs` takes them, where a
-        spreadsheet has rewritten them. DataError: it is for others.
+        """Return the plan, with the keys and captions of the data where a spreadsheet has rewritten them.
+
+        Parameters
+        ----------
+        pairs : Pairs or data
+            As :func:`cleanpairs.load_pairs` takes them.
+
+        Returns
+        -------
+        RepairPlan
+            The plan for these pairs.
+
+        Raises
+        ------
+        DataError
+            The plan is for other pairs.
         """
         pairs = load_pairs(pairs)
         check_data(self, len(self), pairs.source.fingerprint, len(pairs))
@@ -190,11 +230,24 @@ class RepairPlan:
     def apply(self, pairs: Any) -> Any:
         """Return the kept and the repaired pairs, in order, as a new corpus in memory.
 
-        Images stay where they are. Pairs are numbered anew. ``row``, ``position`` and ``keys`` remain those of the
-        input, and a truth follows the repairs. Of a ``datasets.Dataset`` it is a Dataset with the same features: given
-        similarities of repaired rows are null, and so are the vectors of captions that were written.
+        Parameters
+        ----------
+        pairs : Pairs or datasets.Dataset
+            What the plan is for.
 
-        Raises ConfigError: the rows of a Dataset hold lists of captions, or it is neither Pairs nor a Dataset.
+        Returns
+        -------
+        Pairs or datasets.Dataset
+            Images stay where they are. Pairs are numbered anew. ``row``, ``position`` and ``keys`` remain those of the
+            input, and a truth follows the repairs. A Dataset has the same features. Given similarities of its repaired
+            rows are null, and so are the vectors of captions that were written.
+
+        Raises
+        ------
+        ConfigError
+            The rows of a Dataset hold lists of captions, or it is neither Pairs nor a Dataset.
+        DataError
+            The plan is for other pairs.
         """
         if not isinstance(pairs, Pairs):
             return self._applied_to(pairs)
@@ -247,11 +300,21 @@ class RepairPlan:
         return type(dataset)(as_schema(pa.table(columns), dataset.features.arrow_schema))
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
-        """Write the plan, whole or not at all: Parquet, or CSV for a spreadsheet where ``path`` ends in ``.csv``. The
-        last column is empty. Its name is JSON, and has what a plan holds besides its rows. A caption that a spreadsheet
-        would take for a formula gets an apostrophe in front, which :meth:`load` ignores.
+        """Write the plan, whole or not at all.
 
-        Raises OutputExistsError: it exists and ``overwrite`` is False.
+        Parameters
+        ----------
+        path : str or Path
+            Parquet, or CSV for a spreadsheet where it ends in ``.csv``. The last column of a CSV is empty. Its name is
+            JSON, and has what a plan holds besides its rows. A caption that a spreadsheet would take for a formula gets
+            an apostrophe in front, which :meth:`load` ignores.
+        overwrite : bool
+            Whether an old file is replaced.
+
+        Raises
+        ------
+        OutputExistsError
+            It exists, and ``overwrite`` is False.
         """
         with staged_file(path, overwrite=overwrite) as staging:
             if Path(path).suffix == ".csv":
@@ -268,10 +331,23 @@ class RepairPlan:
 
     @classmethod
     def load(cls, path: str | Path) -> "RepairPlan":
-        """A plan as :meth:`save` left it, or as somebody edited it: its ``action`` and ``donor_pair_id``, from which
-        the rest follows. Scores are kept only with the donor that they were computed for.
+        """Return a plan as :meth:`save` left it, or as somebody edited it.
 
-        Raises DataError: the file cannot be read, or holds no plan.
+        Parameters
+        ----------
+        path : str or Path
+            Parquet or CSV. Its ``action`` and ``donor_pair_id`` count. The rest follows from them. Scores are kept only
+            with the donor that they were computed for.
+
+        Returns
+        -------
+        RepairPlan
+            The plan.
+
+        Raises
+        ------
+        DataError
+            The file cannot be read, or holds no plan.
         """
         path = Path(path)
         if not path.exists():

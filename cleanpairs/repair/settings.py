@@ -104,7 +104,18 @@ class RepairSettings:
             )
 
     def resolved(self, model_threshold: float) -> "RepairSettings":
-        """Return settings with a threshold, and a strategy that does not depend on a method."""
+        """Return settings with a threshold, and a strategy that does not depend on a method.
+
+        Parameters
+        ----------
+        model_threshold : float in [0, 1]
+            That of the fit. It is used where the settings have none.
+
+        Returns
+        -------
+        RepairSettings
+            The same otherwise.
+        """
         threshold = float(model_threshold if self.threshold is None else self.threshold)
         return replace(self, threshold=threshold, strategy="nearest" if self.strategy == "method" else self.strategy)
 
@@ -130,7 +141,13 @@ class RepairSettings:
         return self.targets != "text" and self.strategy != "pseudo-caption"
 
     def noted(self) -> dict[str, Any]:
-        """Return the settings as a plan keeps them, in addition to the threshold and the least score."""
+        """Return the settings as a plan keeps them, in addition to the threshold and the least score.
+
+        Returns
+        -------
+        dict
+            Values by name.
+        """
         return {name: value for name, value in asdict(self).items() if name not in ("threshold", "min_repair_score")}
 
 

@@ -97,10 +97,29 @@ def recall_of_similarity(S: np.ndarray, image_index: np.ndarray, *, block: int =
 
 
 def detection(correspondence: np.ndarray, mismatched: np.ndarray, threshold: float) -> Detection:
-    """Detection of mismatched pairs by low correspondence, both (N,). NaN (quarantined) pairs and those of masked truth
-    are left out, pairs below the ``threshold`` are flagged. AUROC and AP are NaN when all pairs are alike in truth.
-    Where nothing is mismatched, all figures are. Where nothing is flagged, the precision is. Raises ConfigError: the
-    threshold is no number. DataError: the truths are not as many, or not True or False.
+    """Detection of mismatched pairs by low correspondence.
+
+    Parameters
+    ----------
+    correspondence : (N,) float
+        Scores. NaN (quarantined) pairs are left out.
+    mismatched : (N,) bool
+        The truth. Pairs where it is masked are left out.
+    threshold : float
+        Pairs below it are flagged.
+
+    Returns
+    -------
+    Detection
+        AUROC and AP are NaN when all pairs are alike in truth. Where nothing is mismatched, all figures are. Where
+        nothing is flagged, the precision is.
+
+    Raises
+    ------
+    ConfigError
+        The threshold is no number.
+    DataError
+        The truths are not as many, or not True or False.
     """
     from sklearn.metrics import average_precision_score, roc_auc_score
 

@@ -32,8 +32,8 @@ class Looker:
         numbers = [int(text.split()[-1]) for _, text in inputs]
         colours = [(k * 37 % 256, k * 91 % 256, k // 256) for k in numbers]
         fits = np.array([image.getpixel((0, 0)) == c for (image, _), c in zip(inputs, colours, strict=True)])
-        said = fits ^ (self.rng.random(len(fits)) < np.where(fits, *self.wrong))
-        return np.where(said, 3.0, 1.5) + 0.1 * self.rng.normal(size=len(fits))
+        judged = fits ^ (self.rng.random(len(fits)) < np.where(fits, *self.wrong))
+        return np.where(judged, 3.0, 1.5) + 0.1 * self.rng.normal(size=len(fits))
 
 
 @pytest.fixture(scope="module")

@@ -276,8 +276,8 @@ def test_what_cannot_be_is_refused_before_anything_is_written(data: Path) -> Non
         assert_raises(ConfigError, words, run_bench, bench(data, **changes))
     table = pq.read_table(data)
     pq.write_table(table.append_column("text_features", table["image_features"]), data)
-    said = "'partial' makes captions of other words"
-    assert_raises(ConfigError, said, run_bench, bench(data, methods="infonce", kind="partial"))
+    message = "'partial' makes captions of other words"
+    assert_raises(ConfigError, message, run_bench, bench(data, methods="infonce", kind="partial"))
     assert not (data.parent / "out").exists()
 
 

@@ -94,14 +94,14 @@ LOST = {
 def argv(name: str, out: str, into: str, output: str, given: str) -> list[str]:
     """A call of the command with these two options; what else it needs is made up."""
     params = commands()[name].params
-    said = ["--overwrite"] if any("--overwrite" in param.opts for param in params) else []
+    arguments = ["--overwrite"] if any("--overwrite" in param.opts for param in params) else []
     for param in params:
         value = output if param.name == out else given if param.name == into else None
         if value is None and param.required:
             value = f"other-{param.name}" if isinstance(param.type, Writes) else "file.parquet"
         if value is not None:
-            said += [value] if isinstance(param, click.Argument) else [param.opts[-1], value]
-    return [name, *said]
+            arguments += [value] if isinstance(param, click.Argument) else [param.opts[-1], value]
+    return [name, *arguments]
 
 
 def state(folder: Path) -> dict[str, Any]:

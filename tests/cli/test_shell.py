@@ -57,7 +57,7 @@ def test_a_shell_asks_the_program_itself() -> None:
 
 # -- errors ---------------------------------------------------------------------------------------------------------
 
-SAID = "f.parquet: no column 'caption'; name it by --column text="
+MESSAGE = "f.parquet: no column 'caption'; name it by --column text="
 KINDS = [
     (errors.ConfigError, 2, "config"), (errors.DataError, 3, "data"), (errors.OutputError, 4, "output"),
     (errors.OutputExistsError, 5, "exists"), (errors.ResourceError, 6, "limit"), (errors.RefusedError, 7, "refused"),
@@ -69,7 +69,7 @@ OF_THE_SYSTEM = {errno.ENOSPC: "No space left.*free some space", errno.EXDEV: "c
 @pytest.mark.parametrize(
     ("error", "code", "wanted"),
     [
-        *((error(SAID), code, f"Error [{kind}]: {SAID}\n") for error, code, kind in KINDS),
+        *((error(MESSAGE), code, f"Error [{kind}]: {MESSAGE}\n") for error, code, kind in KINDS),
         *((OSError(k, os.strerror(k), "out.parquet"), 4, says) for k, says in OF_THE_SYSTEM.items()),
     ],
 )
@@ -144,7 +144,9 @@ def test_help_fits_a_screen_and_names_all_exit_codes(command: Command, monkeypat
         assert issubclass(kind, errors.CleanpairsError) and f"{number} " in out.split("Exit codes:")[1]
 
 
-def test_options_are_few() -> None:
-    params = [param for name in COMMANDS for param in cli.get_command(click.Context(cli), name).params]
-    assert sum(isinstance(param, click.Option) for param in params) <= 170
-    assert all("--out" in param.opts for param in params if param.name == "out")
+def test_options_are_few_and_described() -> None:
+    context = click.Context(cli)
+    params = [param for name in COMMANDS for param in cli.get_command(context, name).params]
+    options = [param for param in params if isinstance(param, click.Option)]
+    assert len(options) <= 170 and all("--out" in option.opts for option in options if option.name == "out")
+    assert all(option.help and " RANGE" not in option.make_metavar(context) for option in options)

@@ -33,8 +33,8 @@ def test_the_demo_finds_cleans_and_leaves_what_it_says(tmp_path: Path, monkeypat
     monkeypatch.setattr(demo, "clipart_path", lambda split: tmp_path / f"{split}.parquet")
     for split, rows in {"train": 1000, "val": 100, "test": 100}.items():
         pq.write_table(pq.read_table(clipart_path(split)).slice(0, rows), tmp_path / f"{split}.parquet")
-    said: list[str] = []
-    result = run_demo(tmp_path / "demo", say=said.append)
+    printed: list[str] = []
+    result = run_demo(tmp_path / "demo", say=printed.append)
     assert result["auroc"] > 0.85 and result["f1"] > 0.68
     before = result["corrupted"] / result["pairs"]
     assert result["wrong_out"] <= result["wrong_kept"] + 0.02 < before / 2, "never dirtier by repairs"
@@ -47,4 +47,4 @@ def test_the_demo_finds_cleans_and_leaves_what_it_says(tmp_path: Path, monkeypat
     assert json.loads((tmp_path / "demo" / "result.json").read_text())["auroc"] == result["auroc"]
     page = (tmp_path / "demo" / "report.html").read_text()
     assert "http://" not in page.replace("http://www.w3.org", "") and page.count("<script") == 1
-    assert any("rSum" in line for line in said) and any("report.html" in line for line in said)
+    assert any("rSum" in line for line in printed) and any("report.html" in line for line in printed)

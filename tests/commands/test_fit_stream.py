@@ -81,8 +81,8 @@ def test_a_sample_and_a_stream_leave_the_run_of_a_whole_fit(tmp_path: Path, monk
     np.testing.assert_array_equal(pq.read_table(tmp_path / "again.parquet")["correspondence"], scores.correspondence)
     assert f"pair 7, key {7:032x})" in command("inspect", tmp_path / "data").out
     monkeypatch.setenv("CLEANPAIRS_MAX_BAD_SHARE", "0")  # the first pair of the sample is another one of the data
-    said = r"^unusable pairs: \d of 1000 of a sample, more than 0 % .*; the first: its"
-    assert_raises(DataError, said, fit, tmp_path / "data", tmp_path / "bad", monkeypatch, N)
+    message = r"^unusable pairs: \d of 1000 of a sample, more than 0 % .*; the first: its"
+    assert_raises(DataError, message, fit, tmp_path / "data", tmp_path / "bad", monkeypatch, N)
 
 
 def test_displaced_rows_are_found_in_a_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

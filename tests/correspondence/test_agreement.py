@@ -44,15 +44,15 @@ def test_answers_are_those_of_a_loop(bank: int) -> None:
     group, weight = rng.integers(0, 40, n), rng.random(n).astype(np.float32)
     asked = np.sort(rng.permutation(n)[:bank])
     rows = np.sort(rng.permutation(n)[:70])
-    (said,), (mass,) = agreement.kernel_sums(x, t, group, rows, asked, weight, (NUMBERS.tau,))
+    (sums,), (mass,) = agreement.kernel_sums(x, t, group, rows, asked, weight, (NUMBERS.tau,))
     for at, i in enumerate(rows):
         others = [j for j in range(n) if j != i and (j in asked or group[j] == group[i])]
         k = weight[others] * [np.exp((x[i] @ x[j] - 1) / NUMBERS.tau) if j in asked else 1.0 for j in others]
-        np.testing.assert_allclose(said[at], k @ t[others], rtol=1e-3, atol=1e-5)
+        np.testing.assert_allclose(sums[at], k @ t[others], rtol=1e-3, atol=1e-5)
         np.testing.assert_allclose(mass[at], k.sum(), rtol=1e-3, atol=1e-5)
 
 
-def sayings(a: np.ndarray, b: np.ndarray, right: np.ndarray, i: int, *out: int) -> tuple[np.ndarray, np.ndarray]:
+def predictions(a: np.ndarray, b: np.ndarray, right: np.ndarray, i: int, *out: int) -> tuple[np.ndarray, np.ndarray]:
     """What the near ones say less what all say, and what a ridge regression predicts, of pair i without some."""
     j = np.setdiff1d(np.arange(len(a)), out)
     near = right[j] * np.exp((a[j] @ a[i] - 1) / NUMBERS.tau)
@@ -69,10 +69,10 @@ def in_deviations(
     deviations of their products with all of b.
     """
     spread = np.cov(b.T, bias=True)
-    of = np.array([sayings(a, b, right, i, i) for i in range(len(a))])
-    against = np.array([sayings(a, b, right, i, i, j) for i, j in zip(queries, targets, strict=True)])
+    plain = np.array([predictions(a, b, right, i, i) for i in range(len(a))])
+    planted = np.array([predictions(a, b, right, i, i, j) for i, j in zip(queries, targets, strict=True)])
     for k in range(2):
-        each = [c[:, k] - of[:, k].mean(0) for c in (of, against)]
+        each = [c[:, k] - plain[:, k].mean(0) for c in (plain, planted)]
         yield [c / np.sqrt(np.einsum("ij,jk,ik->i", c, spread, c))[:, None] for c in each]
 
 
@@ -89,15 +89,15 @@ def test_agreement_is_that_of_a_loop() -> None:
     observed, null = [], []
     for a, b, (queries, targets) in ((x, t, pairs), (t, x, pairs[::-1])):
         each = b - b.mean(0)
-        for of, against in in_deviations(a, b, right, queries, targets):
-            observed.append((of * each).sum(1))
-            null.append((against * each[targets]).sum(1))
+        for plain, planted in in_deviations(a, b, right, queries, targets):
+            observed.append((plain * each).sum(1))
+            null.append((planted * each[targets]).sum(1))
     found = agreement._joined_agreement(agreement._directions(distinct(x, t)), every, pairs, every, right)
     own, control = (np.array(x) / np.std(null, axis=1, keepdims=True) for x in (observed, null))
     apart = np.maximum(own.mean(1) - control.mean(1), 0)
     weight = np.maximum(np.linalg.solve(np.cov(control) + 0.1 * np.eye(4), apart), 0)
-    for told, expected in zip(found, (own, control), strict=True):
-        np.testing.assert_allclose(told, weight @ expected / (weight @ control).std(), rtol=1e-3, atol=1e-3)
+    for value, expected in zip(found, (own, control), strict=True):
+        np.testing.assert_allclose(value, weight @ expected / (weight @ control).std(), rtol=1e-3, atol=1e-3)
 
 
 def test_normalised_agreement_is_that_of_a_loop() -> None:
@@ -108,9 +108,9 @@ def test_normalised_agreement_is_that_of_a_loop() -> None:
     Z, of_pairs = np.zeros((n, n)), np.zeros(3)
     for a, b, (queries, targets) in ((x, t, pairs), (t, x, pairs[::-1])):
         each = b - b.mean(0)
-        for of, against in in_deviations(a, b, right, queries, targets):
-            Z += of @ each.T if a is x else each @ of.T
-            of_pairs += (against * each[targets]).sum(1)
+        for plain, planted in in_deviations(a, b, right, queries, targets):
+            Z += plain @ each.T if a is x else each @ plain.T
+            of_pairs += (planted * each[targets]).sum(1)
     u, v, steps = np.zeros(n), np.zeros(n), []
     for _ in range(20):
         over_texts, over_images = (np.logaddexp.reduce(M, axis=1) for M in (Z / tau + v, Z.T / tau + u))
@@ -245,14 +245,14 @@ def test_neighbour_similarity_is_that_of_a_loop() -> None:
     right = rng.random(n)
     above, nearer = np.zeros(n), np.zeros(n)
     for a, b in ((x, t), (t, x)):
-        said = {}
+        sums = {}
         for tau in (NUMBERS.many_tau, NUMBERS.few_tau):
             k = right[None] * np.exp((a @ a.T - 1) / tau)
             np.fill_diagonal(k, 0)
-            said[tau] = unit(k @ b)
-        like = np.array([said[NUMBERS.many_tau][i] @ b[i] - (b @ said[NUMBERS.many_tau][i]).mean() for i in range(n)])
+            sums[tau] = unit(k @ b)
+        like = np.array([sums[NUMBERS.many_tau][i] @ b[i] - (b @ sums[NUMBERS.many_tau][i]).mean() for i in range(n)])
         above += like / like.std()
-        S = said[NUMBERS.few_tau] @ b.T
+        S = sums[NUMBERS.few_tau] @ b.T
         for i in range(n):
             nearer[i] += sum(np.log1p(sum(others > S[i, i])) for others in (S[i], S[:, i]))
     expected = (rankdata(above) + rankdata(-nearer) - 1) / (2 * n)

@@ -94,8 +94,8 @@ def test_a_figure_with_a_known_null_takes_off_the_luck_of_the_draw() -> None:
     observed, _, wrong = scores(4000, 0, 0.4, seed=2)
     u = rng.random(4000)
     null = 0.3 * rng.normal(size=4000) + 0.91**0.5 * norm.ppf(u)  # most of it is the known figure's
-    lucky = np.flatnonzero(rng.random(4000) < 0.1 * u)  # drawn the likelier the higher
-    without, raked = (calibrate(observed, null[lucky], known=known, draws=0).rate for known in (None, u[lucky]))
+    chosen = np.flatnonzero(rng.random(4000) < 0.1 * u)  # drawn the likelier the higher
+    without, raked = (calibrate(observed, null[chosen], known=known, draws=0).rate for known in (None, u[chosen]))
     assert abs(raked - wrong.mean()) < 0.5 * abs(without - wrong.mean())
 
 
@@ -274,8 +274,8 @@ def test_sums_over_samples_promise_no_more_than_is_right(monkeypatch: pytest.Mon
     probability, right = (x.reshape(len(model.captions), -1) for x in corpus.edges(model))
     image, caption = np.arange(len(probability)), probability.argmax(axis=1)
     made = probability[image, caption] > 0.5
-    said, true = (x[image, caption][made].mean() for x in (probability, right))
-    assert made.sum() > 200 and -0.1 < said - true < 0.03
+    expected, true = (x[image, caption][made].mean() for x in (probability, right))
+    assert made.sum() > 200 and -0.1 < expected - true < 0.03
 
 
 def test_captions_whose_images_are_not_there_have_no_repair() -> None:

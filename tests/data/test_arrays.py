@@ -49,9 +49,9 @@ def test_errors_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         write_tensors(tensors, tmp_path / "no" / "t.safetensors")
     assert caught.value.errno == errno.ENOENT
 
-    def saying(said: str) -> None:
+    def saying(message: str) -> None:
         def fail(*_: Any, **__: Any) -> None:
-            raise SafetensorError(said)
+            raise SafetensorError(message)
 
         monkeypatch.setattr(safetensors.numpy, "save_file", fail)
 

@@ -324,8 +324,8 @@ def test_the_second_is_told_who_holds_it_and_a_dead_one_holds_nothing(tmp_path: 
             assert_raises(OutputExistsError, told, output_lock([tmp_path / "free", output]).__enter__)
         with output_lock([tmp_path / "free"]):  # the refused one has let go of it
             pass
-        for said in ("", "{", "[]", '{"pid": "x"}', '{"pid": 3, "host": "a\\u001b[2J", "since": ""}', "x" * 5000):
-            lock_of(out).write_text(said)  # whatever it says is read with care
+        for message in ("", "{", "[]", '{"pid": "x"}', '{"pid": 3, "host": "a\\u001b[2J", "since": ""}', "x" * 5000):
+            lock_of(out).write_text(message)  # whatever it says is read with care
             with pytest.raises(OutputExistsError, match="process") as caught:
                 output_lock([out]).__enter__()
             assert str(caught.value).isprintable()
@@ -346,13 +346,13 @@ def test_the_second_is_told_who_holds_it_and_a_dead_one_holds_nothing(tmp_path: 
 
 
 @pytest.mark.parametrize("write", [output_lock, lambda paths: staged_file(paths[0])])
-@pytest.mark.parametrize(("out", "said"), [
+@pytest.mark.parametrize(("out", "message"), [
     ("/proc/x", "No such file or directory; name an output in a folder that you may write to"),
     (f"{__file__}/a/out", f"{__file__} is a file and no directory; name another output"),
     ("/nonexist-cleanpairs/a/out", "there is no directory /nonexist-cleanpairs; make it first"),
 ])  # fmt: skip
-def test_a_folder_that_takes_no_file(out: str, said: str, write: Callable[..., Any]) -> None:
-    assert_raises(OutputError, f"^{out} cannot be written: {said}$", write([out]).__enter__)
+def test_a_folder_that_takes_no_file(out: str, message: str, write: Callable[..., Any]) -> None:
+    assert_raises(OutputError, f"^{out} cannot be written: {message}$", write([out]).__enter__)
     assert not Path("/nonexist-cleanpairs").exists()
 
 

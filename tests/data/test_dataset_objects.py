@@ -56,7 +56,7 @@ def test_every_kind_of_object_is_the_same_corpus() -> None:
     assert_not_loaded("the data cannot be taken as a table", {"caption": ["a"], "image": [b"", b""]})
 
 
-@pytest.mark.parametrize(("data", "options", "said"), [
+@pytest.mark.parametrize(("data", "options", "message"), [
     ([], {}, "holds no row"),
     (datasets.Dataset.from_dict({"image": [b"x"], "text": ["a"]}).with_transform(dict), {}, "has a transform"),
     ([{"image": b"x", "caption": "a"}], {"text_column": "nope"}, "the list has no column 'nope'"),
@@ -64,8 +64,8 @@ def test_every_kind_of_object_is_the_same_corpus() -> None:
     ({"url": ["http://x/y.png"], "caption": ["a"]}, {}, "the images of the dict are URLs"),
     ({"image": [b"x"], "caption": ["a"]}, {"score_columns": ["n"]}, r"score_columns .* must be text .* \['n'\]"),
 ])  # fmt: skip
-def test_errors_speak_of_the_object_and_of_parameters(data: Any, options: dict[str, str], said: str) -> None:
-    with pytest.raises(ValueError, match=said) as caught:
+def test_errors_speak_of_the_object_and_of_parameters(data: Any, options: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
         load_pairs(data, **options)
     assert "cache" not in str(caught.value) and "--image" not in str(caught.value)
 

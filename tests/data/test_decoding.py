@@ -92,11 +92,11 @@ def test_an_image_that_takes_too_long_or_too_much_memory_is_set_aside(monkeypatc
 def test_a_bomb_of_pixels_does_not_reach_the_memory_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     bomb = encoded(Image.new("RGB", (9000, 9000)))
     monkeypatch.setenv("CLEANPAIRS_DECODE_MEMORY", str(2**28))
-    for most, said in ((64_000_000, "9000x9000 pixels, more than 64000000"), (10**8, "cannot be decoded")):
+    for most, message in ((64_000_000, "9000x9000 pixels, more than 64000000"), (10**8, "cannot be decoded")):
         monkeypatch.setenv("CLEANPAIRS_MAX_PIXELS", str(most))
         with Decoder(PIXELS, 1) as decoder:
             (batch,) = decode(decoder, [bomb, picture(10)])
-        assert said in batch.failures[0] and batch.rows.tolist() == [1]
+        assert message in batch.failures[0] and batch.rows.tolist() == [1]
 
 
 def test_a_worker_that_cannot_start_is_an_error_that_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

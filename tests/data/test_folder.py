@@ -146,13 +146,13 @@ def test_whatever_bytes_are_read_or_refused(content: bytes, ending: str, tmp_pat
     begin |= {"csv": b"image,caption\n0.png,a\n", "tsv": b"image\tcaption\n0.png\ta\n"}
     path = folder / f"in.{ending}"
     path.write_bytes(begin[ending] + content)
-    said = f"in.{ending}"
+    message = f"in.{ending}"
     try:
         pairs = load_pairs(path)
         assert pairs.captions[0] == "a" and sum(map(len, iter_tables(pairs.source))) == pairs.source.n_rows
     except DataError as error:
-        said = str(error)
-    assert f"in.{ending}" in said
+        message = str(error)
+    assert f"in.{ending}" in message
 
 
 # -- Folders of images with their captions in files of the same name, and what is wrong with some ---------------------

@@ -298,8 +298,8 @@ def test_a_cut_caption_is_its_beginning_and_boilerplate_says_nothing() -> None:
     pairs = worded(90)
     for i, text in inject_noise(pairs, 1.0, kind="truncated:2").rewritten.items():
         assert pairs.captions[i].startswith(text + " ") and len(text.split()) <= 2
-    said = set(inject_noise(pairs, 1.0, kind="boilerplate").rewritten.values())
-    assert 2 <= len(said) <= 8 and not any("w" in text.split() for text in said)
+    templates = set(inject_noise(pairs, 1.0, kind="boilerplate").rewritten.values())
+    assert 2 <= len(templates) <= 8 and not any("w" in text.split() for text in templates)
 
 
 # -- partial --------------------------------------------------------------------------------------------------------

@@ -60,7 +60,7 @@ def test_pairs_that_differ_in_anything_that_is_scored_have_another_fingerprint()
 
 def test_arrays_that_do_not_fit() -> None:
     x, images = np.zeros((2, 3)), [b"1", b"2"]
-    for bad, said in (
+    for bad, message in (
         ({}, "image"), ({"features": x, "images": images}, "image"), ({"features": np.zeros(2)}, "features"),
         ({"features": np.zeros((2, 3), int)}, "features"), ({"features": np.zeros((1, 3))}, "image"),
         ({"features": x, "image_index": [0, 2]}, "image"), ({"features": x, "image_index": [0, -1]}, "image"),
@@ -77,7 +77,7 @@ def test_arrays_that_do_not_fit() -> None:
         ({"image_vectors": np.zeros(2)}, r"image_vectors .* must be floats .* found float64 \(2,\)"),
         ({"image_vectors": x, "features": x}, "either image_vectors"),
     ):  # fmt: skip
-        assert_raises(DataError, said, Pairs.from_arrays, **{"captions": ["a", "b"]} | bad)
+        assert_raises(DataError, message, Pairs.from_arrays, **{"captions": ["a", "b"]} | bad)
     for shape in ((0, 3), (0, 2, 3), (0, 0)):
         pairs = Pairs.from_arrays([], features=np.zeros(shape, np.float32))
         assert len(pairs) == len(pairs.images) == 0 and pairs.image_group.shape == pairs.pair_image_group.shape == (0,)
@@ -93,11 +93,11 @@ def test_select_keeps_pairs_whole() -> None:
         np.testing.assert_array_equal(chosen.pair_image_group, pairs.pair_image_group[[4, 1]])
         np.testing.assert_array_equal(chosen.text_group, pairs.text_group[[4, 1]])
     assert pairs.select(np.arange(6) % 2 == 0).captions == ["a", "c", "e"]
-    for rows, said in (
+    for rows, message in (
         ([-1], "0 to 5"), ([6], "0 to 5"), ([0.5], "not all whole"), (["a"], "<U1"), (1, r"\(k,\)"),
         ([True, True], "mask of 6 pairs"),
     ):  # fmt: skip
-        assert_raises(DataError, said, pairs.select, np.array(rows))
+        assert_raises(DataError, message, pairs.select, np.array(rows))
     assert len(pairs.select([])) == 0 and len(pairs.select([]).select([])) == 0
     prints = {p.source.fingerprint for p in (pairs, pairs.select([0, 1]), pairs.select([1, 0]), pairs.select([0]))}
     assert len(prints) == 4 and pairs.select([1, 0]).source.fingerprint in prints

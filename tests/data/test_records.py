@@ -255,12 +255,12 @@ def test_no_quote_swallows_a_row(captions: list[str], ending: str, folder: Path)
     try:
         pairs = load_pairs(folder / f"c.{ending}")
     except DataError as error:
-        said = str(error)
+        message = str(error)
     else:
-        said = "line 0"
+        message = "line 0"
         assert pairs.source.n_rows == len(captions)
         assert ending == "csv" or all('"' in a or a == b for a, b in zip(captions, pairs.captions, strict=True))
-    assert re.search(r"line \d+", said) and (ending == "csv" or said == "line 0")
+    assert re.search(r"line \d+", message) and (ending == "csv" or message == "line 0")
 
 
 # -- COCO's captions and Karpathy's splits ----------------------------------------------------------------------------

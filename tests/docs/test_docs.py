@@ -121,12 +121,12 @@ def test_every_public_name_and_what_docs_and_notebooks_import_is_in_the_referenc
 
 def test_the_table_of_errors_is_the_exceptions() -> None:
     rows = table(read("errors.md"), "# Errors and exit codes")
-    said = {row["exception"].strip("`").split("`")[0]: row for row in rows if row["exception"].startswith("`")}
+    documented = {row["exception"].strip("`").split("`")[0]: row for row in rows if row["exception"].startswith("`")}
     kinds = {errors.NotFittedError, errors.CleanpairsError, *errors.CleanpairsError.__subclasses__()}
     ours = [kind for kind in kinds if kind.__module__ == errors.__name__]
     assert len(ours) == 8
     for kind in ours:
-        told = said[kind.__name__]["code"], said[kind.__name__]["printed as"]
+        told = documented[kind.__name__]["code"], documented[kind.__name__]["printed as"]
         assert told == (str(kind.exit_code), f"`Error [{kind.kind}]`")
     codes = [int(row["code"]) for row in rows]
     assert codes == sorted(codes) and set(codes) == {*range(8), 129, 130, 143}

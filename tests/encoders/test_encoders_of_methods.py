@@ -242,8 +242,8 @@ def test_given_vectors_of_both_sides(dim_text: int, tmp_path: Path) -> None:
     assert model.evaluate(pairs).rsum > 400
     again = reloaded(model, tmp_path, pairs)
     assert_raises(ConfigError, "came with the data", again.encode_texts, ["a caption"])
-    for said, x in (("the data has none", None), ("and this data has 2", texts[:, :2])):
-        assert_raises(DataError, said, again.score_pairs, Pairs.from_arrays(captions, features=z, text_vectors=x))
+    for error, x in (("the data has none", None), ("and this data has 2", texts[:, :2])):
+        assert_raises(DataError, error, again.score_pairs, Pairs.from_arrays(captions, features=z, text_vectors=x))
 
 
 # -- any module -----------------------------------------------------------------------------------------------------

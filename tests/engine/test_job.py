@@ -108,7 +108,7 @@ def test_two_threads_do_not_do_the_same_job(tmp_path: Path) -> None:
     first = Squares(done=Meanwhile())
     run(first, job)
     assert first.done == [0, 1, 2, 3, 4] and len(refused) == 5
-    assert all(f"{job} is being written by process {os.getpid()} on " in said for said in refused)
+    assert all(f"{job} is being written by process {os.getpid()} on " in message for message in refused)
     assert len(json.loads(read_cached(job / MANIFEST) or b"")["done"]) == 5
     run(Squares(), job)  # let go of at the end
 

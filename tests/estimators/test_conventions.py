@@ -105,7 +105,7 @@ def test_in_a_pipeline_and_a_search(frame: pd.DataFrame) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ask", "said"),
+    ("ask", "message"),
     [
         (lambda fitted, frame: fitted.calibrate({0: "no"}), "answer about pair 0 is 'no'"),
         (lambda fitted, frame: fitted.calibrate([True, False]), "a CSV, not list"),
@@ -124,8 +124,8 @@ def test_in_a_pipeline_and_a_search(frame: pd.DataFrame) -> None:
         (lambda fitted, frame: load_pairs({"caption": "a cat", "image_features": [0.5] * 8}), "batched=True"),
     ],
 )
-def test_what_nobody_can_mean_is_refused(frame: pd.DataFrame, fitted: InfoNCE, ask: Any, said: str) -> None:
-    assert_raises(CleanpairsError, said, ask, fitted, frame)
+def test_what_nobody_can_mean_is_refused(frame: pd.DataFrame, fitted: InfoNCE, ask: Any, message: str) -> None:
+    assert_raises(CleanpairsError, message, ask, fitted, frame)
 
 
 def test_answers_leave_the_threshold_of_others_and_nobody_can_say_is_none(frame: pd.DataFrame, tmp_path: Path) -> None:

@@ -63,11 +63,11 @@ def test_a_share_is_kept_by_any_score(scored: Scored) -> None:
 def test_what_is_out_of_range_or_cannot_be_known_is_refused(scored: Scored) -> None:
     y, _, calibration = scored
     wrong = ({}, {"max_wrong": 0.1, "keep": 0.5}, {"keep": 0.0}, {"keep": 1.1}, {"max_wrong": 1.0})
-    for given, known, asked, error, said in (
+    for given, known, asked, error, message in (
         *((y, None, asked, ConfigError, "keep|max_wrong") for asked in wrong),
         (np.empty(0), None, {"keep": 0.5}, ConfigError, "a loaded model has none; give `correspondence`"),
         (np.array([40, 90]), None, {"keep": 0.5}, DataError, r"in \[0, 1\], found 40 to 90"),
         (y, None, {"max_wrong": 0.05}, RefusedError, "no calibrated probabilities"),
         (y, calibration, {"max_wrong": 1e-5}, RefusedError, "of no 30 pairs"),
     ):
-        assert_raises(error, said, cut_at, given, known, "crcl", **{"max_wrong": None, "keep": None, **asked})
+        assert_raises(error, message, cut_at, given, known, "crcl", **{"max_wrong": None, "keep": None, **asked})

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cleanpairs import Pairs, load_pairs
+from cleanpairs import Pairs, apply_noise, inject_noise, load_pairs
 from cleanpairs.core import METHODS, DataError, RefusedError
 from tests import helpers
 from tests.conftest import Command
@@ -18,10 +18,8 @@ SMALL |= {"batch_size": 32, "eval_group_size": 16}
 
 def corpus(n: int, wrong: float = 0.0, seed: int = 0) -> Pairs:
     """Pairs, of whose captions a share ``wrong`` is permuted."""
-    pairs, rng, order = helpers.corpus(n, seed=seed), np.random.default_rng(seed), np.arange(n)
-    rows = rng.permutation(n)[: int(wrong * n)]
-    order[rows] = rng.permutation(rows)
-    return pairs.with_captions([pairs.captions[i] for i in order])
+    pairs = helpers.corpus(n, seed=seed)
+    return apply_noise(pairs, inject_noise(pairs, wrong, seed=seed))
 
 
 def method(name: str, **changes: Any) -> Any:
@@ -30,12 +28,12 @@ def method(name: str, **changes: Any) -> Any:
 
 @pytest.mark.parametrize("name", ["auto", "crcl", "infonce"])
 def test_pairs_in_random_order_are_refused(name: str) -> None:
-    said = "nothing to tell wrong pairs from right ones by: like images"
-    assert_raises(RefusedError, said, method(name).fit, corpus(200, wrong=1.0))
+    message = "nothing to tell wrong pairs from right ones by: like images"
+    assert_raises(RefusedError, message, method(name).fit, corpus(200, wrong=1.0))
 
 
 @pytest.mark.parametrize(
-    ("kind", "order", "said"),
+    ("kind", "order", "message"),
     [
         ("crcl", np.roll(np.arange(200), 3), "Rows 0 to 199: the caption of each image stands 3 rows down. Move the"),
         ("clip-score", np.arange(200)[::-1], "The captions fit in reversed order."),
@@ -44,7 +42,7 @@ def test_pairs_in_random_order_are_refused(name: str) -> None:
         ("clip-score", np.roll(np.arange(300), 5), "Rows 0 to 299: the caption of each image stands 5 rows down"),
     ],
 )
-def test_a_refusal_says_whether_another_order_fits(kind: str, order: np.ndarray, said: str) -> None:
+def test_a_refusal_says_whether_another_order_fits(kind: str, order: np.ndarray, message: str) -> None:
     pairs = corpus(200)
     if kind == "crcl":
         pairs, model = pairs.with_captions([pairs.captions[i] for i in order], of=order), method("crcl")
@@ -54,7 +52,7 @@ def test_a_refusal_says_whether_another_order_fits(kind: str, order: np.ndarray,
         vectors = vectors.repeat(len(order) // images, axis=0)
         pairs = Pairs.from_arrays([f"caption {i}" for i in order], features=vectors, text_vectors=vectors[order])
         model = METHODS.load("clip-score")(text_encoder="features", image_encoder="features", eval_group_size=16)
-    assert_raises(RefusedError, said, model.fit, pairs)
+    assert_raises(RefusedError, message, model.fit, pairs)
 
 
 @pytest.mark.filterwarnings("error::RuntimeWarning")

@@ -84,8 +84,8 @@ def test_neighbours_are_trusted_others_of_the_same_kind() -> None:
     assert model.why([3, 5]) == [e.why for e in model.explain([3, 5])]
     assert model.explain(wrong) == model.explain(np.flatnonzero(wrong)) and model.why(3) == model.why([3])
     of_two = r"no pair True; a mask has the shape \(400,\), found \(2,\)"
-    for asked, said in (([N], "no pair 400"), ([True, False], of_two), (["k3"], "no pair 'k3'")):
-        assert_raises(ConfigError, said, model.explain, asked)
+    for asked, message in (([N], "no pair 400"), ([True, False], of_two), (["k3"], "no pair 'k3'")):
+        assert_raises(ConfigError, message, model.explain, asked)
 
 
 def test_neighbours_of_a_caption_that_many_pairs_have() -> None:

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def said() -> str:
+def report() -> str:
     argv = [sys.executable, str(TOOLS / "faults"), "--quick"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr[-4000:]
@@ -25,18 +25,18 @@ def said() -> str:
 
 
 @pytest.mark.parametrize("command", ["fit", "export"])
-def test_a_command_survives_its_faults_and_is_resumed_identically(said: str, command: str) -> None:
-    if skipped := [line for line in said.splitlines() if line.startswith("Skipped: strace")]:
+def test_a_command_survives_its_faults_and_is_resumed_identically(report: str, command: str) -> None:
+    if skipped := [line for line in report.splitlines() if line.startswith("Skipped: strace")]:
         pytest.skip(skipped[0])
-    row = next(line for line in said.splitlines() if line.startswith(f"| {command} |"))
+    row = next(line for line in report.splitlines() if line.startswith(f"| {command} |"))
     shares = [(int(a), int(b)) for a, b in re.findall(r"(\d+) of (\d+)", row)]
     assert len(shares) >= 5 and all(good == tried > 0 for good, tried in shares)
     assert command != "fit" or re.search(r"[1-9]\d* of \d+", row.rsplit("|", 2)[1])
 
 
-def test_damaged_files_neither_crash_nor_hang(said: str) -> None:
+def test_damaged_files_neither_crash_nor_hang(report: str) -> None:
     for kind in "Parquet,Parquet without checksums,scores.parquet,plan.parquet,Arrow,safetensors,npy,JPEG".split(","):
-        row = next(line for line in said.splitlines() if line.startswith(f"| {kind} |"))
+        row = next(line for line in report.splitlines() if line.startswith(f"| {kind} |"))
         tried, _, _, crashed, hung, other = (int(cell.replace(",", "")) for cell in row.split("|")[2:-1])
         assert tried >= 150 and (crashed, hung, other) == (0, 0, 0), kind
 
@@ -49,7 +49,7 @@ TRIALS = (
 )  # fmt: skip
 
 
-def test_nothing_is_wrong_lost_run_or_opened(said: str) -> None:
+def test_nothing_is_wrong_lost_run_or_opened(report: str) -> None:
     for name in TRIALS:
-        rows = [line.split("|") for line in said.splitlines() if line.startswith(f"| {name}")]
+        rows = [line.split("|") for line in report.splitlines() if line.startswith(f"| {name}")]
         assert rows and all(int(row[-3].replace(",", "")) > 0 and int(row[-2]) == 0 for row in rows), name

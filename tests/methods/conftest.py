@@ -35,7 +35,7 @@ def corpus(n: int = 160, wrong: int = 40, seed: int = 0, *, names: int = 0, nois
     return Pairs.from_arrays(captions.tolist(), features=features.astype(np.float32))
 
 
-def procedure_of(method: Any, n: int, **settings: Any) -> Any:
+def strategy_of(method: Any, n: int, **settings: Any) -> Any:
     """What trains n pairs by a method with these settings."""
     made = method(**settings)
     made._begin()
@@ -62,7 +62,7 @@ def view_of(strategy: Any, n: int, **settings: Any) -> EpochContext:
 
 def begun(method: Any, n: int, **settings: Any) -> tuple[Any, EpochContext]:
     """What trains n pairs by a method with these settings, and an epoch of its networks."""
-    strategy = procedure_of(method, n, **settings)
+    strategy = strategy_of(method, n, **settings)
     return strategy, view_of(strategy, n)
 
 

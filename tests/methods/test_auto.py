@@ -123,8 +123,8 @@ def test_repair_gives_mismatched_images_captions_of_their_own(monkeypatch: pytes
     strategy = seen[0]
     moved = np.flatnonzero(strategy.captions != np.arange(800))
     assert len(moved) > 100 and (strategy.w[moved] < 0.5).all() and (strategy.weight[moved] == 0.25).all()
-    stay = np.setdiff1d(np.arange(800), moved)
-    np.testing.assert_array_equal(strategy.weight[stay], strategy.w[stay])
+    unmoved = np.setdiff1d(np.arange(800), moved)
+    np.testing.assert_array_equal(strategy.weight[unmoved], strategy.w[unmoved])
     assert len(np.unique(strategy.captions[moved])) > 0.7 * len(moved)  # not one caption for all
     assert (noise.permutation[strategy.captions[moved]] == moved).mean() > 0.25  # a random one is right once in 320
 

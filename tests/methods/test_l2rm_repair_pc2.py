@@ -19,7 +19,7 @@ from cleanpairs.ops.transport import partial_transport
 from cleanpairs.scoring import Embeddings
 from cleanpairs.trainer import EpochContext
 from tests.helpers import unit
-from tests.methods.conftest import SMALL, begun, corpus, parts, procedure_of
+from tests.methods.conftest import SMALL, begun, corpus, parts, strategy_of
 from tests.objectives.conftest import assert_same
 
 # -- L2RM -------------------------------------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ def test_correspondence_and_ends_of_ranks_by_hand() -> None:
 
 def test_a_pairs_own_entry_does_not_take_part() -> None:
     """Its distance to itself is 0 both ways, which would speak for any pair."""
-    strategy = procedure_of(REPAIR, 20, **SIZES)
+    strategy = strategy_of(REPAIR, 20, **SIZES)
     images, texts, held = rows(20, 1), rows(20, 2), np.array([4, 9, 1, 15, 7, 12, 3, 18])
     memory, pairs = strategy.memories[0], (torch.from_numpy(images), torch.from_numpy(texts))
     memory.push(pairs[1][held], pairs[0][held], held)  # as they were an epoch before
@@ -196,7 +196,7 @@ def test_a_pairs_own_entry_does_not_take_part() -> None:
 
 @pytest.mark.parametrize("held", [0, 1, 2, 6])
 def test_a_memory_too_small_or_too_alike_to_rank_trusts_all(held: int) -> None:
-    strategy, alike = procedure_of(REPAIR, 6, **SIZES), vectors(1, 1).repeat(6, 1)
+    strategy, alike = strategy_of(REPAIR, 6, **SIZES), vectors(1, 1).repeat(6, 1)
     strategy.memories[0].push(alike[:held], vectors(held, 2), np.arange(held))
     assert strategy.correlation(strategy.memories[0], alike, vectors(6, 4), np.arange(6)).tolist() == [1.0] * 6
 
@@ -403,7 +403,7 @@ def test_a_pair_that_more_likely_moves_is_not_steady_at_all(monkeypatch: pytest.
     """Eq. 8."""
     split = GuardedSplit(np.array([0.2, 0.49, 0.5, 0.8]), None)
     monkeypatch.setattr("cleanpairs.methods.pc2.guarded_split", lambda *args: split)
-    strategy = procedure_of(PC2, 4, classes=6)
+    strategy = strategy_of(PC2, 4, classes=6)
     strategy.previous, strategy.w[:] = strategy.p, 0.6
     assert strategy.judge(None).tolist() == pytest.approx([0.6, 0.6, 0.8, 0.92])
     strategy.w[:] = 0.4

@@ -21,7 +21,7 @@ from cleanpairs.objectives import InfoNCELoss, InfoNCEWithRCE, TripletLoss, pred
 from cleanpairs.ops.matching import matching_probability
 from cleanpairs.trainer import BatchOutput
 from tests.helpers import assert_raises, unit
-from tests.methods.conftest import begun, parts, probabilities_of_both, procedure_of, similarities
+from tests.methods.conftest import begun, parts, probabilities_of_both, similarities, strategy_of
 
 
 def known(*shape: int) -> np.ndarray:
@@ -144,7 +144,7 @@ def test_the_scale_puts_right_anchors_at_1_and_shuffled_ones_at_0() -> None:
     texts = unit(images @ turn + 0.15 * np.random.default_rng(2).normal(size=(n, 6)))
     texts[:40] = np.roll(texts[:40], 1, axis=0)
     w = np.where(np.arange(n) < 40, 0.1, 0.95).astype(np.float32)
-    y = procedure_of(BiCro, n).estimate(images, texts, w, 3)
+    y = strategy_of(BiCro, n).estimate(images, texts, w, 3)
     assert y.shape == (n,) and y.dtype == np.float32 and y.min() >= 0 and y.max() <= 1
     assert np.median(y[40:]) > 0.9 and np.median(y[:40]) < 0.2  # a wrong pair is not as one put among the anchors
     assert (y[40:] == 1).mean() == pytest.approx(0.5, abs=0.02)  # the median anchor stands at 1
@@ -157,7 +157,7 @@ def test_the_scale_puts_right_anchors_at_1_and_shuffled_ones_at_0() -> None:
 @pytest.mark.parametrize(("case", "n"), [("few anchors", 3), ("all alike", 60), ("no relation", 60)])
 def test_anchors_that_say_nothing_give_zeros(case: str, n: int) -> None:
     images, texts = (np.repeat(rows(1, k), n, axis=0) if case == "all alike" else rows(n, k) for k in (1, 2))
-    y = procedure_of(BiCro, n).estimate(images, texts, np.ones(n, dtype=np.float32), 3)
+    y = strategy_of(BiCro, n).estimate(images, texts, np.ones(n, dtype=np.float32), 3)
     assert y.shape == (n,) and np.isfinite(y).all()
     assert case == "no relation" or not y.any()
 
@@ -412,7 +412,7 @@ def test_without_a_warm_up_the_bank_is_built_before_the_first_epoch_whose_labels
     view.epoch = 1
     strategy.start_epoch(view)
     assert strategy.split_known and len(np.unique(strategy.value())) > 1
-    late = procedure_of(NPC, 30, warmup=2)
+    late = strategy_of(NPC, 30, warmup=2)
     late.start_epoch(view)
     assert not late.split_known
 

@@ -12,7 +12,7 @@ from cleanpairs.core.recipe import Recipe
 from cleanpairs.core.registry import METHODS
 from cleanpairs.methods.rcl import ComplementaryLoss
 from cleanpairs.trainer import TrainingStage
-from tests.methods.conftest import procedure_of
+from tests.methods.conftest import strategy_of
 
 PRESETS: dict[str, dict[str, Any]] = {
     "crcl": {"tau": 0.05, "lam": 5.0, "beta": 0.8, "epsilon": 0.1, "freeze": 2, "dim": 1024, "dim_word": 300,
@@ -57,17 +57,17 @@ def test_the_stages_of_crcl_and_the_epochs_whose_labels_count() -> None:
     assert CRCL(refine_epochs=(3, 4), epochs=9)._stages() == [TrainingStage(3), TrainingStage(4), TrainingStage(9, 6)]
     assert CRCL(refine_epochs=(), epochs=9, lr_update=2)._stages() == [TrainingStage(9, 2)]
     assert CRCL.paper()._stages() == [TrainingStage(7), TrainingStage(7), TrainingStage(7), TrainingStage(32, 15)]
-    of_paper, own = (procedure_of(kind, 3) for kind in (CRCL.paper, CRCL))
+    of_paper, own = (strategy_of(kind, 3) for kind in (CRCL.paper, CRCL))
     assert (of_paper.label_pass, of_paper.guard) == ("batch", False)
     assert (own.label_pass, own.guard) == ("eval", True)
     assert [of_paper.wants(epoch) for epoch in (1, 7, 32)] == [False, True, True]
 
 
 def test_rcl_takes_its_form_and_its_epochs_over() -> None:
-    strategy = procedure_of(RCL, 5, tau=0.2, kind="gce", start=2, label_epochs=4, epochs=9)
+    strategy = strategy_of(RCL, 5, tau=0.2, kind="gce", start=2, label_epochs=4, epochs=9)
     assert strategy.objective == ComplementaryLoss(tau=0.2, kind="gce") and strategy.labels().tolist() == [1.0] * 5
     assert [strategy.wants(epoch) for epoch in range(1, 7)] == [False] + [True] * 3 + [False] * 2
-    short = procedure_of(RCL, 5, start=9, label_epochs=None, epochs=3)  # it ends before the start
+    short = strategy_of(RCL, 5, start=9, label_epochs=None, epochs=3)  # it ends before the start
     assert short.wants(3) and not short.wants(2)
 
 

@@ -122,12 +122,12 @@ def problem(n: int, m: int, share: float, seed: int = 0) -> dict[str, np.ndarray
     }  # fmt: skip
 
 
-def dense_oracle(p: dict[str, np.ndarray], stay: float, reg: float) -> np.ndarray:
+def dense_oracle(p: dict[str, np.ndarray], price: float, reg: float) -> np.ndarray:
     """(n + 1, m + 1) by POT: where there is no edge the cost is so high that nothing goes."""
     a, b = p["row_mass"], p["column_mass"]
     C = np.full((len(a) + 1, len(b) + 1), 50.0)
     C[p["row"], p["column"]] = p["cost"]
-    C[:-1, -1] = C[-1, :-1] = stay / 2
+    C[:-1, -1] = C[-1, :-1] = price / 2
     C[-1, -1] = 0
     first, second = np.append(a, b.sum()), np.append(b, a.sum())
     plan: np.ndarray = ot.sinkhorn(first, second, C, reg, method="sinkhorn_log", stopThr=1e-12, numItermax=20_000)
@@ -135,14 +135,14 @@ def dense_oracle(p: dict[str, np.ndarray], stay: float, reg: float) -> np.ndarra
 
 
 @pytest.mark.parametrize(
-    ("relaxation", "stay", "reg", "shift"),
+    ("relaxation", "price", "reg", "shift"),
     [(1.0, 0.2, 0.5, 0.0), (1.8, 0.7, 0.1, -3.0), (1.0, 1.5, 0.05, 100.0), (1.8, 0.2, 0.05, 0.0), (1.8, 1.5, 0.5, 0.0)],
 )
-def test_sparse_equals_pot_on_the_dense_problem(relaxation: float, stay: float, reg: float, shift: float) -> None:
+def test_sparse_equals_pot_on_the_dense_problem(relaxation: float, price: float, reg: float, shift: float) -> None:
     """Costs may be of any level."""
     p = problem(12, 9, 0.4)
-    want = dense_oracle(p, stay, reg)
-    moved = {**p, "cost": p["cost"] + shift, "stay_cost": stay + shift}
+    want = dense_oracle(p, price, reg)
+    moved = {**p, "cost": p["cost"] + shift, "stay_cost": price + shift}
     got = sparse_transport(**moved, reg=reg, tol=1e-10, max_iter=20_000, relaxation=relaxation)
     assert got.converged
     found = np.concatenate([got.mass, got.row_left, got.column_left])

@@ -72,10 +72,10 @@ def test_every_displaced_row_gets_its_own_caption_and_an_orphan_none(tmp_path: P
 
 @pytest.mark.parametrize("streamed_from", [0, 1_000])
 def test_the_ledger_names_the_rule_and_the_export_is_verified_and_undone(tmp_path: Path, streamed_from: int) -> None:
-    out, said = tmp_path / "clean.parquet", "the caption of each image stands 2 rows down"
+    out, message = tmp_path / "clean.parquet", "the caption of each image stands 2 rows down"
     write(data := tmp_path / "data.parquet")
     found = fit_beside(data, "text_encoder=features", method="clip-score", device="cpu")
-    assert any(said in block["why"] for block in found["displaced"])
+    assert any(message in block["why"] for block in found["displaced"])
     y = (run := Run(tmp_path / "run")).scores().correspondence
     assert (y[100:298] == 0).mean() > 0.97 and y[np.r_[0:95, 305:400]].min() > 0
     assert found["flagged"] == (y < found["threshold"]).sum()
@@ -89,7 +89,7 @@ def test_the_ledger_names_the_rule_and_the_export_is_verified_and_undone(tmp_pat
     assert 190 < summary.displaced == summary.rematched_text and own(plan)[100:298].mean() > 0.97
     assert f"{summary.displaced} of displaced rows" in str(summary)
     assert plan.table["reason"].equals(RepairPlan.load(tmp_path / "plan.csv").table["reason"])
-    assert any(f"{said}." in line for line in displaced_in_vectors(load_pairs(data)))
+    assert any(f"{message}." in line for line in displaced_in_vectors(load_pairs(data)))
     assert not displaced_in_vectors(Pairs.from_arrays(["a"] * 30, features=np.eye(30, dtype=np.float32)))
     export_run(run, out, RepairSettings(), streamed_from=streamed_from)
     reasons = pq.read_table(f"{out}.ledger.parquet")["reason"].to_pylist()
@@ -115,8 +115,8 @@ def test_pairs_in_place_are_judged_by_their_own_share_of_mismatched_ones(tmp_pat
     cut = model.threshold_for(max_wrong=0.05)
     kept = np.array(model.rematch(pairs, threshold=cut.threshold, repairs="none").table["action"]) == "keep"
     assert 100 < kept.sum() <= cut.kept and wrong[kept].mean() <= 0.05
-    threshold, said = chosen_threshold(None, None, 0.8, run)
-    assert f"kept            {model.rematch(pairs, threshold=threshold).summary().kept} of 600 pairs" in said
+    threshold, message = chosen_threshold(None, None, 0.8, run)
+    assert f"kept            {model.rematch(pairs, threshold=threshold).summary().kept} of 600 pairs" in message
     stays = int(run.scores().moves["pair"][0])
     assert model.explain(pairs, [stays])[0].displaced == str(model.displaced_.blocks[0])
     plan = model.calibrate({i: not wrong[i] for i in range(0, 600, 15)} | {stays: True}).rematch(pairs).to_pandas()

@@ -109,15 +109,15 @@ def test_a_blank_caption_and_one_of_somebodys_own_are_refused_by_name(tmp_path: 
         assert_raises(DataError, f"pair {row} .*what I see.*{action}", RepairPlan.load, path)
 
 
-@pytest.mark.parametrize(("change", "said"), [
+@pytest.mark.parametrize(("change", "message"), [
     (('7,"k7","keep"', '7,"k7","rematch_text"'), "pair 7 .* is rematch_text but it names no donor_pair_id"),
     (('0,"k0","rematch_text",0.9,1', '0,"k0","rematch_text",0.9,cat'), "cannot be read as a plan in CSV"),
     (('""weight"": 0.25', '""weight"": -1'), "pair 0 .* has captions without a text, or a weight of at least 0"),
     (('[{""text"": ', '[{""text"": 7, ""t"": '), "cannot be read as a plan in CSV"),
     (("pair_id", "id"), "needs the columns"),
 ])  # fmt: skip
-def test_edits_that_make_no_plan(tmp_path: Path, change: tuple[str, str], said: str) -> None:
-    assert_raises(DataError, said, edited, tmp_path, change)
+def test_edits_that_make_no_plan(tmp_path: Path, change: tuple[str, str], message: str) -> None:
+    assert_raises(DataError, message, edited, tmp_path, change)
 
 
 def test_pandas_may_have_written_it(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def by_colour(pairs: Pairs) -> np.ndarray:
     """1 where the caption names the picture's colour, 0.6 where it names no colour, 0.1 for a wrong one."""
     told = zip(pairs.image_index.tolist(), pairs.captions, strict=True)
     named = [(list(COLOURS)[i % 3], [c for c in COLOURS if c in caption][:1]) for i, caption in told]
-    return np.array([0.6 if not said else 1.0 if said == [own] else 0.1 for own, said in named], np.float32)
+    return np.array([0.6 if not colours else 1.0 if colours == [own] else 0.1 for own, colours in named], np.float32)
 
 
 def test_dropped_pairs_get_captions_that_fit() -> None:

@@ -18,13 +18,12 @@ def plan_of(
 ) -> RepairPlan:
     """Captions are those of the donors; repairs have scores from .9 downwards."""
     own = [caption.encode("utf-8", "replace").decode() for caption in pairs.captions]
-    n = len(pairs)
-    told = {
+    columns = {
         "correspondence": pa.array(y, pa.float32(), from_pandas=True),
-        "repair_score": [0.9 - i / 1e4 if i in donors else None for i in range(n)],
-        "confidence": [confidence if i in donors else None for i in range(n)],
+        "repair_score": [0.9 - i / 1e4 if i in donors else None for i in range(len(y))],
+        "confidence": [confidence if i in donors else None for i in range(len(y))],
         "reason": ["path/of/" + "x" * 60 if a in ("drop", "quarantine") else None for a in action],
     }
     shown = replace(pairs, captions=own, reasons={})
-    plan = helpers.plan_of(shown, action, [donors.get(i) for i in range(n)], threshold=0.5, **told)
+    plan = helpers.plan_of(shown, action, [donors.get(i) for i in range(len(y))], threshold=0.5, **columns)
     return replace(plan, fingerprint="")

@@ -145,9 +145,9 @@ def corpus(wrong: np.ndarray | None = None) -> Pairs:
 
 
 def told(y: np.ndarray, made: RepairPlan, pairs: Pairs, result: Any, found: Any, truth: Any = None) -> dict[str, Any]:
-    said = verdict(outcome_of(y, 0.5, made, truth), made, pairs, result, found)
-    assert said is not None
-    return {**said, **dict(said["shares"])}
+    words = verdict(outcome_of(y, 0.5, made, truth), made, pairs, result, found)
+    assert words is not None
+    return {**words, **dict(words["shares"])}
 
 
 def test_estimates_hold_the_truth() -> None:
@@ -155,44 +155,44 @@ def test_estimates_hold_the_truth() -> None:
     pairs = corpus()
     rate = found.noise_rate(N)
     result = {"noise_rate": rate.value, "noise_rate_interval": [rate.low, rate.high]}
-    said = told(y, plan(pairs, y, 0, None), pairs, result, found)
-    assert "truth" not in said["sentence"] and len(said["shares"]) == 2
+    words = told(y, plan(pairs, y, 0, None), pairs, result, found)
+    assert "truth" not in words["sentence"] and len(words["shares"]) == 2
     kept = found.shares(y, [int((y >= 0.5).sum())])[0]
     assert kept.low <= wrong[y >= 0.5].mean() <= kept.high
-    assert said["kept"] == f"{percent(kept.value)} ({percent(kept.low)} to {percent(kept.high)})"
+    assert words["kept"] == f"{percent(kept.value)} ({percent(kept.low)} to {percent(kept.high)})"
 
 
 def test_repairs_count_with_their_probability() -> None:
     y, _, found = scored()
     pairs = corpus()
     made = plan(pairs, y, 100, 0.75)
-    said = told(y, made, pairs, {"noise_rate": 0.3, "noise_rate_interval": [0.2, 0.4]}, found)
+    words = told(y, made, pairs, {"noise_rate": 0.3, "noise_rate_interval": [0.2, 0.4]}, found)
     kept = int((y >= 0.5).sum())
     share = (found.shares(y, [kept])[0].value * kept + 25) / (kept + 100)
-    assert said["kept and repaired"] == percent(share) and said["of"] == "no better than random"
-    assert f"{kept:,} of 2,000 pairs are kept." in said["sentence"]
-    assert "100 pairs are repaired. About" in said["sentence"]
+    assert words["kept and repaired"] == percent(share) and words["of"] == "no better than random"
+    assert f"{kept:,} of 2,000 pairs are kept." in words["sentence"]
+    assert "100 pairs are repaired. About" in words["sentence"]
     made = plan(pairs, y, 100, None)  # nobody knows the probability of these
     assert told(y, made, pairs, {}, found)["kept and repaired"] == "undetermined"
-    said = told(y, made, pairs, {"noise_rate": None}, None)
-    assert said["sentence"].startswith("The scores do not show how many pairs are mismatched")
-    assert {share for _, share in said["shares"]} == {"undetermined"} and len(said["shares"]) == 3
+    words = told(y, made, pairs, {"noise_rate": None}, None)
+    assert words["sentence"].startswith("The scores do not show how many pairs are mismatched")
+    assert {share for _, share in words["shares"]} == {"undetermined"} and len(words["shares"]) == 3
 
 
 def test_the_truth_of_repairs_is_that_of_their_donors() -> None:
     y, wrong, found = scored()
     pairs = corpus(wrong)
     made = plan(pairs, y, 100, 0.75)
-    said = told(y, made, pairs, {}, found, wrong)
-    assert "The truth of this corpus is known" in said["sentence"]
+    words = told(y, made, pairs, {}, found, wrong)
+    assert "The truth of this corpus is known" in words["sentence"]
     kept = y >= 0.5
     expected = (wrong[kept].sum() + 100) / (kept.sum() + 100)  # none of the donors' captions is the image's own
-    assert said["kept and repaired"] == percent(expected) and said["of"] == "mismatched"
+    assert words["kept and repaired"] == percent(expected) and words["of"] == "mismatched"
 
     given = np.arange(N) % 2 == 0  # another truth is not mixed with that of the data
-    said = told(y, made, pairs, {}, found, given)
-    assert said["scored"] == percent(given.mean()) and said["kept"] == percent(given[y >= 0.5].mean())
-    assert said["kept and repaired"] == "undetermined"
+    words = told(y, made, pairs, {}, found, given)
+    assert words["scored"] == percent(given.mean()) and words["kept"] == percent(given[y >= 0.5].mean())
+    assert words["kept and repaired"] == "undetermined"
 
 
 def test_where_the_truth_of_some_pairs_is_unknown_the_report_has_none() -> None:

@@ -38,11 +38,11 @@ def start(out: Path, cases: list[str], world: int) -> None:
     command = [sys.executable, "-m", "tests.trainer.distributed_worker", str(out), *cases]
     running = [subprocess.Popen(command, env={**env, "RANK": str(r)}, **how) for r in range(world)]
     try:
-        said = [p.communicate(timeout=900)[1] for p in running]
+        output = [p.communicate(timeout=900)[1] for p in running]
     finally:
         for p in running:
             p.kill()
-    assert [p.returncode for p in running] == [0] * world, "\n".join(said)
+    assert [p.returncode for p in running] == [0] * world, "\n".join(output)
 
 
 # Biases whose gradient is nothing but rounding, since a softmax comes behind them.

@@ -64,7 +64,7 @@ def validate(model: Any) -> float:
 
 def train(
     checkpoint: Checkpoint | None = None, *, objective: Objective | None = None, model: type[VSEInf] = VSEInf,
-    procedure: type[MomentumCorrection] = MomentumCorrection, label_pass: str = "eval",
+    make: type[MomentumCorrection] = MomentumCorrection, label_pass: str = "eval",
     stages: list[TrainingStage] = STAGES, settings: TrainingSettings = SETTINGS, resume: bool = False, **more: Any,
 ) -> Trained:  # fmt: skip
     """Of 44 pairs, which messages name from 5000 on. ``more``: the images' type, the captions' numbers, callbacks."""
@@ -72,7 +72,7 @@ def train(
     images = data.images.astype(more.pop("stored", np.float32))
     data = replace(data, pair_id=np.arange(len(data)) + 5000, images=images)
     loss = objective or ActiveComplementaryLoss(tau=0.1)
-    strategy = procedure(len(data), loss, freeze=1, guard=False, label_pass=label_pass)
+    strategy = make(len(data), loss, freeze=1, guard=False, label_pass=label_pass)
     strategy.captions = more.pop("captions", None)
     trainer = Trainer(settings, checkpoint=checkpoint, **more)
     return trainer.fit(data, stages, strategy, builder(tokenizer, model), validate, resume)
@@ -331,7 +331,7 @@ OFTEN = replace(SETTINGS, checkpoint_seconds=0.0)
 @pytest.mark.parametrize(("kind", "kept"), [(Diverging, True), (Exploding, False)])
 def test_a_training_that_diverges_goes_back_once(kind: type[Diverging], kept: bool, tmp_path: Path) -> None:
     train(Checkpoint(tmp_path, "f"), stages=LONG[:1])  # of an earlier training, and not what to go back to
-    trained = train(procedure=kind, stages=LONG, checkpoint=Checkpoint(tmp_path, "f") if kept else None, settings=OFTEN)
+    trained = train(make=kind, stages=LONG, checkpoint=Checkpoint(tmp_path, "f") if kept else None, settings=OFTEN)
     assert [(h["stage"], h["epoch"]) for h in trained.history] == [(1, 1), (2, 1), (2, 2), (2, 3)]
     fallbacks = [h["fallbacks"] for h in trained.history]
     assert fallbacks == ([0, 0, 1, 1] if kept else [1, 1, 1, 1])
@@ -348,15 +348,15 @@ def test_a_training_that_diverges_twice_is_refused(kind: type[Diverging], tmp_pa
     hopeless = type("Hopeless", (kind,), {"times": 2})
     words = "images are one point" if kind is Diverging else "mean loss of epoch 2 of stage 2"
     with pytest.raises(RefusedError, match=f"diverged again at half the learning rate: .*{words}.*lower lr"):
-        train(Checkpoint(tmp_path, "f"), procedure=hopeless, settings=OFTEN)
+        train(Checkpoint(tmp_path, "f"), make=hopeless, settings=OFTEN)
     assert Checkpoint(tmp_path, "f").load().position == (2, 2, 0)  # the beginning of that epoch
 
 
 def test_a_run_that_went_back_is_resumed_at_its_rate(tmp_path: Path) -> None:
-    whole = train(procedure=Exploding, stages=LONG, checkpoint=Checkpoint(tmp_path / "a", "f"), settings=OFTEN)
+    whole = train(make=Exploding, stages=LONG, checkpoint=Checkpoint(tmp_path / "a", "f"), settings=OFTEN)
     how = {"stages": LONG, "checkpoint": Checkpoint(tmp_path / "b", "f"), "settings": OFTEN}
     # 6 + 6 steps, 6 that diverge, and 2 of the same epoch at half the rate
-    assert_raises(KeyboardInterrupt, "^$", train, procedure=Exploding, on_step=StopAt(20), **how)
+    assert_raises(KeyboardInterrupt, "^$", train, make=Exploding, on_step=StopAt(20), **how)
     assert_same(train(resume=True, **how), whole)
 
 

@@ -45,7 +45,7 @@ def export(folder: Path, n: int = N, lists: bool = False) -> Path:
     return out
 
 
-def said(found: Verification) -> str:
+def text_of(found: Verification) -> str:
     return "\n".join(map(str, found.problems))
 
 
@@ -57,7 +57,7 @@ def said(found: Verification) -> str:
 def test_an_export_is_whole(tmp_path: Path, n: int, lists: bool) -> None:
     for path in (export(tmp_path, n, lists), tmp_path / "out.parquet.manifest.json"):
         found = verify_path(path)
-        assert found.kind == "export" and found.ok, said(found)
+        assert found.kind == "export" and found.ok, text_of(found)
         assert len(found.checked) == 10  # the manifest; hash and pages of three files; counts, note, ledger
     json.dumps(jsonable(found))
 
@@ -68,9 +68,9 @@ def test_an_export_as_a_directory_is_whole_and_a_file_more_in_it_is_not(tmp_path
     pairs = load_pairs(write_table(tmp_path / "in.parquet", {"image": images, "caption": list("abcd")}))
     export_pairs(pairs, plan_for(pairs, ["keep", "rematch_text", "drop", "keep"]), out, format=format)
     found = verify_path(out)
-    assert found.kind == "export" and found.ok, said(found)
+    assert found.kind == "export" and found.ok, text_of(found)
     (out / "extra.parquet").write_bytes(b"x")
-    assert "extra.parquet: is in the directory, and not in out.manifest.json" in said(verify_path(out))
+    assert "extra.parquet: is in the directory, and not in out.manifest.json" in text_of(verify_path(out))
 
 
 def test_a_damaged_page_is_named_by_row_group_and_column(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_damaged_page_is_named_by_row_group_and_column(tmp_path: Path) -> None
     out.write_bytes(whole)
     for file in (out, shutil.copy(out, tmp_path / "alone.parquet")):
         found = verify_path(file)
-        assert ("SHA-256" in said(found)) == (file == out)
+        assert ("SHA-256" in text_of(found)) == (file == out)
         assert {p.place for p in found.problems if "column" in p.place} == {"row group 0, column 'caption'"}
 
 
@@ -114,7 +114,7 @@ LEDGER = "out.parquet.ledger.parquet"
 def test_rows_that_do_not_add_up_are_found(tmp_path: Path, file: str, change: Any, words: list[str]) -> None:
     out = export(tmp_path)
     edit_exported(tmp_path / file, change)
-    told = said(verify_path(out))
+    told = text_of(verify_path(out))
     assert "SHA-256" not in told and all(word in told for word in words), told
 
 
@@ -123,16 +123,16 @@ def test_a_missing_file_a_cut_one_and_a_broken_manifest(tmp_path: Path) -> None:
     manifest = tmp_path / "out.parquet.manifest.json"
     whole = manifest.read_text()
     (tmp_path / "dropped.parquet").unlink()
-    assert "dropped.parquet: is missing" in said(verify_path(out))
+    assert "dropped.parquet: is missing" in text_of(verify_path(out))
     out.write_bytes(out.read_bytes()[:-9])
-    assert "cut or edited" in said(verify_path(out)) and "out.parquet, footer" in said(verify_path(out))
+    assert "cut or edited" in text_of(verify_path(out)) and "out.parquet, footer" in text_of(verify_path(out))
     out.unlink()
-    assert "out.parquet: is missing" in said(verify_path(out))
+    assert "out.parquet: is missing" in text_of(verify_path(out))
     for text in ("", "{}", '{"files": 3, "counts": {}}', whole.replace('"sha256": "', '"sha256": 0, "x": "')):
         manifest.write_text(text)
-        assert "manifest.json" in said(verify_path(out)), text
+        assert "manifest.json" in text_of(verify_path(out)), text
     manifest.write_text(whole.replace('"kept": ', '"kept": 1'))
-    assert "the counts add up to" in said(verify_path(out))
+    assert "the counts add up to" in text_of(verify_path(out))
 
 
 # -- Parquet by itself ------------------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ def test_a_scores_table_that_contradicts_itself(tmp_path: Path, name: str, row: 
     for n in (0, 1, 6):
         path = scores(tmp_path / "s.parquet", n)
         found = verify_path(path)
-        assert found.ok and "a scores table" in found.checked[-1], said(found)
+        assert found.ok and "a scores table" in found.checked[-1], text_of(found)
     write_table(path, put(pq.read_table(path), name, row, value).cast(SCORES_SCHEMA))
     assert not verify_path(path).ok
 
@@ -196,7 +196,7 @@ def run(fitted: Path, tmp_path: Path) -> Path:
 
 def test_a_run_and_its_model_are_whole(run: Path) -> None:
     found = verify_path(run)
-    assert found.kind == "run" and found.ok and not found.notes, said(found)
+    assert found.kind == "run" and found.ok and not found.notes, text_of(found)
     noted = json.loads((run / "run.json").read_text())["files"]
     assert {"scores.parquet", "recipe.yaml", "metrics.jsonl", "model/model.safetensors"} <= set(noted)
     image, noise = np.random.default_rng(1).normal(size=(2, 120, 1)).astype(np.float32)
@@ -212,7 +212,7 @@ def test_every_flipped_byte_of_every_file_of_a_run_is_found(run: Path) -> None:
         for at in np.linspace(0, len(whole) - 1, 3).astype(int).tolist():
             (run / name).write_bytes(whole[:at] + bytes([whole[at] ^ 0x04]) + whole[at + 1 :])
             found = verify_path(run)
-            assert not found.ok and name in said(found), (name, at)
+            assert not found.ok and name in text_of(found), (name, at)
         (run / name).write_bytes(whole)
     assert verify_path(run).ok
 
@@ -220,7 +220,7 @@ def test_every_flipped_byte_of_every_file_of_a_run_is_found(run: Path) -> None:
 @pytest.mark.parametrize("name", ["scores.parquet", "recipe.yaml", "model", "model/config.json"])
 def test_a_file_that_a_complete_run_lacks(run: Path, name: str) -> None:
     (run / name).rename(run.parent / "away")
-    assert name.split("/")[-1] in said(verify_path(run))
+    assert name.split("/")[-1] in text_of(verify_path(run))
 
 
 def without_hashes(run: Path, **changes: Any) -> None:
@@ -236,11 +236,11 @@ def test_an_earlier_run_without_hashes_is_checked_by_what_it_says(run: Path) -> 
     name = next(n for n, w in weights.items() if w.dtype == np.float32)
     weights[name].ravel()[0] = np.nan
     write_tensors(weights, file)
-    assert f"tensor {name!r}" in said(verify_path(run))
+    assert f"tensor {name!r}" in text_of(verify_path(run))
     scores(run / "scores.parquet")
-    assert "6 rows, and the run 24 pairs" in said(verify_path(run))
+    assert "6 rows, and the run 24 pairs" in text_of(verify_path(run))
     (run / "model" / "weights.pt").write_bytes(b"x")
-    assert "may run code" in said(verify_path(run))
+    assert "may run code" in text_of(verify_path(run))
 
 
 def test_an_unfinished_run_is_not_wrong(run: Path) -> None:
@@ -255,4 +255,4 @@ def test_an_unfinished_run_is_not_wrong(run: Path) -> None:
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"status": "done"}'])
 def test_a_broken_run_json(run: Path, text: str) -> None:
     (run / "run.json").write_text(text)
-    assert "run.json" in said(verify_path(run))
+    assert "run.json" in text_of(verify_path(run))

@@ -69,7 +69,7 @@ def _made(trial: Trial, work: str) -> None:
 
 
 def _judged(trial: Trial, done: Outcome) -> list[str]:
-    said = f"{done.err}{done.out}"
+    output = f"{done.err}{done.out}"
     problems = []
     if done.hung or done.seconds > SECONDS:
         problems.append(f"hung: {'killed' if done.hung else f'{done.seconds:.0f} s of CPU'}")
@@ -77,7 +77,7 @@ def _judged(trial: Trial, done: Outcome) -> list[str]:
         problems.append(f"exit code {done.code}")
     if not done.clean:
         problems.append("a traceback")
-    if (found := _OBEYED.search(said)) is not None:
+    if (found := _OBEYED.search(output)) is not None:
         problems.append(f"a raw {found.group()!r}")
     last = done.err.strip().splitlines()[-1:] or [""]
     return [f"{problem} ({ascii(last[0])[:300]})" for problem in problems]

@@ -81,7 +81,7 @@ def measure_memory(scratch: Path, megabytes: int = 600) -> Figure:
     in_child(_large, str(scratch / "large.parquet"), megabytes)
     cap = _private_memory() + ROOM
     idle = run_command(["--version"], scratch).peak
-    problems, said = [], []
+    problems, peaks = [], []
     for told in (
         "inspect large.parquet",
         "verify large.parquet",
@@ -91,11 +91,11 @@ def measure_memory(scratch: Path, megabytes: int = 600) -> Figure:
         held = done.peak - idle
         name = told.split()[0]
         ended = "" if done.code == 0 else f" (exit code {done.code})"
-        said.append(f"{name} {held / 2**20:.0f} MiB{ended}")
+        peaks.append(f"{name} {held / 2**20:.0f} MiB{ended}")
         if held > ROOM or done.code not in (0, 6):
             problems.append(f"{name} held {held / 2**20:.0f} MiB and ended with {done.code}: {done.err.strip()[-200:]}")
-    name = f"commands over a memory cap of 1 GiB more ({megabytes} MB in one row group: {', '.join(said)})"
-    return Figure(name, len(said), problems)
+    name = f"commands over a memory cap of 1 GiB more ({megabytes} MB in one row group: {', '.join(peaks)})"
+    return Figure(name, len(peaks), problems)
 
 
 def limits(base: Path, folder: Path, *, quick: bool = False) -> Figure:

@@ -111,11 +111,11 @@ def run_command(
             command += ["-e", f"inject={expression}"]
         tracer = subprocess.Popen([*command, "-p", str(child)], stderr=subprocess.PIPE, text=True)
         assert tracer.stderr is not None
-        said = tracer.stderr.readline()
-        if "attached" not in said:
+        message = tracer.stderr.readline()
+        if "attached" not in message:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
-            raise RuntimeError(f"strace cannot attach: {said.strip()}")
+            raise RuntimeError(f"strace cannot attach: {message.strip()}")
     os.write(go_write, b"x")
     os.close(go_write)
     status, hung, used = _wait(child, limit)
@@ -262,7 +262,7 @@ def _answer(file: Path, function: Callable[..., Any], *args: Any) -> int:
 
 
 def _answered(file: Path) -> Any:
-    said = json.loads(file.read_text()) if file.exists() else {"error": "it was killed"}
-    if "error" in said:
-        raise RuntimeError(said["error"])
-    return said["result"]
+    answer = json.loads(file.read_text()) if file.exists() else {"error": "it was killed"}
+    if "error" in answer:
+        raise RuntimeError(answer["error"])
+    return answer["result"]

@@ -64,9 +64,9 @@ def try_full_disk(case: Case, base: Path, scratch: Path) -> FullDisk:
     disk.mkdir()
     tried, survived, problems = 0, 0, []
     for share in SHARES:
-        said = _mount(disk, _size(base) + 16 * 4096 + int(share * needed))
-        if said:
-            raise RuntimeError(said)
+        message = _mount(disk, _size(base) + 16 * 4096 + int(share * needed))
+        if message:
+            raise RuntimeError(message)
         try:
             inside = disk / "work"
             shutil.copytree(base, inside, symlinks=True)
@@ -97,8 +97,8 @@ def try_full_disk(case: Case, base: Path, scratch: Path) -> FullDisk:
 def _full_tmpdir(case: Case, work: Path, old: State, new: State) -> str:
     """The same with room for the output, and none for temporary files: done without them, or TMPDIR is blamed."""
     (work / ".tmp").mkdir(exist_ok=True)
-    if said := _mount(work / ".tmp", 4096):
-        raise RuntimeError(said)
+    if message := _mount(work / ".tmp", 4096):
+        raise RuntimeError(message)
     try:
         done = run_command(case.argv, work)
     finally:

@@ -40,7 +40,7 @@ def try_bad(bad: BadInput, base: Path, work: Path) -> list[str]:
     shutil.copytree(base, work, symlinks=True)
     in_child(_made, bad, str(work))
     outcome = run_command(bad.argv.split(), work)
-    said = outcome.err.strip().splitlines()[-1] if outcome.err.strip() else outcome.out.strip()[-300:]
+    last_line = outcome.err.strip().splitlines()[-1] if outcome.err.strip() else outcome.out.strip()[-300:]
     problems = []
     if outcome.code != bad.code:
         problems.append(f"exit code {outcome.code}, not {bad.code}")
@@ -52,7 +52,7 @@ def try_bad(bad: BadInput, base: Path, work: Path) -> list[str]:
         problems.append("something is left behind")
     if (work / "new").exists() or (work / "new.parquet").exists():
         problems.append("an output was written")
-    return [f"{problem} ({said[:300]})" for problem in problems]
+    return [f"{problem} ({last_line[:300]})" for problem in problems]
 
 
 def _made(bad: BadInput, work: str) -> None:

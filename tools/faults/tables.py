@@ -459,15 +459,15 @@ def try_table(number: int, folder: Path, tally: Tables) -> None:
             for row in wanted["dropped"]:
                 for name in unread & row.keys():
                     del row[name]
-        said = [*_wrong_output(format, out, pairs, wanted["out"], tally)]
-        said += [f"dropped: {w}" for w in differences(pq.read_table(gone).to_pylist(), wanted["dropped"], tally)]
+        wrong_cells = [*_wrong_output(format, out, pairs, wanted["out"], tally)]
+        wrong_cells += [f"dropped: {w}" for w in differences(pq.read_table(gone).to_pylist(), wanted["dropped"], tally)]
         if format in ("parquet", "datasets"):
             restore_export(out, folder / f"{format}.back.parquet")
-            said += [f"restored: {w}" for w in _wrong_restored(folder / f"{format}.back.parquet", table, tally)]
+            wrong_cells += [f"restored: {w}" for w in _wrong_restored(folder / f"{format}.back.parquet", table, tally)]
         tally.outputs += 2
         found = verify_path(out)
-        said += [f"verify: {what}" for what in (*map(str, found.problems), *found.notes)]
-        tally.problems += [f"table {number}, {format}: {what}" for what in said]
+        wrong_cells += [f"verify: {what}" for what in (*map(str, found.problems), *found.notes)]
+        tally.problems += [f"table {number}, {format}: {what}" for what in wrong_cells]
     if not pairs.source.explicit_lists:
         plan.save(folder / "plan.parquet")
         out = folder / "streamed.parquet"

@@ -284,11 +284,11 @@ def _captions(captions: str, images: str, n: int) -> str:
 @cached_by_file(16)
 def _with_truth(truth: str, rows: str) -> str:
     """The Parquet file in the cache with the ``rows`` and the columns of their ``truth``, a row a caption."""
-    table, told = read_table(rows), read_table(truth)
+    table, labels = read_table(rows), read_table(truth)
     lists = "captions" in table.column_names
     counts = np.asarray(pc.list_value_length(table["captions"])) if lists else np.ones(len(table), int)
-    if len(told) != counts.sum():
-        raise DataError(f"{truth} speaks of {plural(len(told), 'pair')}, the data has {counts.sum()}")
-    for name in [name for name in TRUTH if name in told.column_names]:
-        table = table.append_column(name, grouped(told[name], counts) if lists else told[name])
+    if len(labels) != counts.sum():
+        raise DataError(f"{truth} speaks of {plural(len(labels), 'pair')}, the data has {counts.sum()}")
+    for name in [name for name in TRUTH if name in labels.column_names]:
+        table = table.append_column(name, grouped(labels[name], counts) if lists else labels[name])
     return str(cached_tables([table]))
