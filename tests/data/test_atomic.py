@@ -314,7 +314,9 @@ def held_by_another(*outputs: Path) -> Iterator[subprocess.Popen[str]]:
                 other.communicate("\n")
 
 
-def test_the_second_is_told_who_holds_it_and_a_dead_one_holds_nothing(tmp_path: Path) -> None:
+def test_the_second_is_told_who_holds_it_and_a_dead_one_holds_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out, link = tmp_path / "out", tmp_path / "link"
     (tmp_path / "folder").mkdir()
     link.symlink_to("folder")
@@ -332,9 +334,9 @@ def test_the_second_is_told_who_holds_it_and_a_dead_one_holds_nothing(tmp_path: 
         other.send_signal(signal.SIGKILL)
         other.wait()
     assert lock_of(out).exists()
-    with output_lock([out]), output_lock([out, tmp_path / "free"]):  # a command and what it calls
+    monkeypatch.chdir(tmp_path / "folder")
+    with output_lock([out]), output_lock([out, tmp_path / "free", "."]):  # a command and what it calls
         pass
-    lock_of(tmp_path / "folder").unlink()
     assert names(tmp_path) == ["folder", "link"]
     inside = tmp_path / "folder" / "a" / "b" / "out"
     with output_lock([inside]):
