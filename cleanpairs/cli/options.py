@@ -347,7 +347,7 @@ def _inputs(name: str, path: str, free: tuple[str, ...]) -> Iterator["Input"]:
         given = _json(Path(path) / "run.json").get("input")
         if isinstance(given, dict):
             yield from data_inputs(given.get("data"), given.get("options"))
-    else:
+    elif name != "run":  # a run that is none is refused as such
         yield from data_inputs(path, {})
         settings: dict[str, Any] = {}
         if name == "plan":
