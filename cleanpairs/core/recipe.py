@@ -9,6 +9,7 @@ import inspect
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
@@ -270,6 +271,19 @@ def _check_range(origin: str, method: str, key: str, value: Any) -> None:
 
 class _Loader(yaml.SafeLoader):
     """PyYAML's safe loader, without two of YAML 1.1's surprises. None is null, too."""
+
+    def get_single_node(self) -> Any:
+        """The document's node. It raises where the aliases stand for so much that a message of it fills the memory."""
+        node, left = super().get_single_node(), 2**20
+        waiting = [] if node is None else [node]
+        while waiting:
+            found = waiting.pop()
+            left -= len(found.value)
+            if left < 0:
+                raise yaml.MarkedYAMLError(None, None, "it is too large with its aliases written out")
+            if isinstance(found, yaml.CollectionNode):
+                waiting += chain.from_iterable(found.value) if isinstance(found, yaml.MappingNode) else found.value
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """A dict. A repeated key raises, where PyYAML would silently keep the last."""
