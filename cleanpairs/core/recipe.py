@@ -106,19 +106,13 @@ class Recipe:
     def to_yaml(self) -> str:
         """Every setting, defaults included, as a recipe that resolves to the same run."""
         params = {name: p.default for name, p in _constructor(self.method).items()} | self.params
-        content = _in_sections(self.method, params) | {"data": asdict(self.data), "output": asdict(self.output)}
+        backbone = {"name": params.pop("backbone")} if "backbone" in params else {}
+        content: dict[str, dict[str, Any]] = {"method": {"name": self.method}, "backbone": backbone, "train": {}}
+        for key, value in params.items():
+            section = section_of(METHODS.load(self.method), key)
+            content[section][key] = list(value) if isinstance(value, tuple) else value
+        content |= {"data": asdict(self.data), "output": asdict(self.output)}
         return yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False)
-
-
-def _in_sections(method: str, params: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    sections: dict[str, dict[str, Any]] = {"method": {"name": method}, "backbone": {}, "train": {}}
-    estimator = METHODS.load(method)
-    if "backbone" in params:
-        sections["backbone"]["name"] = params["backbone"]
-    for key, value in params.items():
-        if key != "backbone":
-            sections[section_of(estimator, key)][key] = list(value) if isinstance(value, tuple) else value
-    return sections
 
 
 def section_of(method: type, key: str) -> str:

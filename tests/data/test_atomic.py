@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import chdir, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -314,9 +314,7 @@ def held_by_another(*outputs: Path) -> Iterator[subprocess.Popen[str]]:
                 other.communicate("\n")
 
 
-def test_the_second_is_told_who_holds_it_and_a_dead_one_holds_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_second_is_told_who_holds_it_and_a_dead_one_holds_nothing(tmp_path: Path) -> None:
     out, link = tmp_path / "out", tmp_path / "link"
     (tmp_path / "folder").mkdir()
     link.symlink_to("folder")
@@ -334,8 +332,8 @@ def test_the_second_is_told_who_holds_it_and_a_dead_one_holds_nothing(
         other.send_signal(signal.SIGKILL)
         other.wait()
     assert lock_of(out).exists()
-    monkeypatch.chdir(tmp_path / "folder")
-    with output_lock([out]), output_lock([out, tmp_path / "free", "."]):  # a command and what it calls
+    held = output_lock([out, tmp_path / "free", "."])
+    with chdir(tmp_path / "folder"), output_lock([out]), held:  # a command and what it calls
         pass
     assert names(tmp_path) == ["folder", "link"]
     inside = tmp_path / "folder" / "a" / "b" / "out"

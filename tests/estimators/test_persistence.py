@@ -98,10 +98,8 @@ def test_another_method_is_said_and_a_run_directory_is_its_model(saved: Path, tm
     assert InfoNCE.from_pretrained(tmp_path).threshold_ == InfoNCE.from_pretrained(saved).threshold_
 
 
-def test_files_of_two_models_and_a_model_of_another_version_are_refused(
-    copy: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as meanwhile:
+def test_files_of_two_models_and_a_model_of_another_version_are_refused(copy: Path) -> None:
+    with pytest.MonkeyPatch.context() as meanwhile:
         meanwhile.setattr(InfoNCE, "_restore", lambda *_: edit(copy, bank={"tau": 0.5, "group_size": 5}))
         assert_raises(DataError, "replaced by another model while it was read", load_estimator, copy)
     words, parameters = (json.loads((copy / f"{name}.json").read_text()) for name in ("vocabulary", "config"))
