@@ -66,8 +66,11 @@ class Writes(click.Path):
             self.fail(f"the output {value!s:.5} has no name", param, ctx)
         return super().convert(value, param, ctx)
 
-    def check_ending(self, value: Any, param: click.Parameter, ctx: click.Context) -> None:
-        """Raise BadParameter where the name says that it is of another format."""
+    def check_name(self, value: Any, param: click.Parameter, ctx: click.Context) -> None:
+        """Raise BadParameter where the name says that it is of another format, or is none to rename a new output to."""
+        if Path(value).name in ("", ".."):
+            told = f"{value} has no name: it is the directory that you are in, or above it. Name another"
+            raise click.BadParameter(told, ctx, param)
         endings = ".arrow .csv .feather .html .json .jsonl .md .npy .npz .parquet .tar .tsv .txt .xlsx".split()
         if self.endings and Path(value).suffix.lower() in set(endings).difference(self.endings):
             named = " or *".join(self.endings)
@@ -298,7 +301,7 @@ class PathsCommand(click.Command):
         refuse_inputs([*outputs, *extra], inputs)
         for param in self.params:
             if isinstance(param.type, Writes) and (value := ctx.params.get(param.name or "")) is not None:
-                param.type.check_ending(value, param, ctx)
+                param.type.check_name(value, param, ctx)
         with output_lock([] if rank_by_environment() else outputs):  # one of several processes writes
             try:
                 return super().invoke(ctx)
@@ -344,7 +347,7 @@ def _inputs(name: str, path: str, free: tuple[str, ...]) -> Iterator["Input"]:
         given = _json(Path(path) / "run.json").get("input")
         if isinstance(given, dict):
             yield from data_inputs(given.get("data"), given.get("options"))
-    else:
+    elif name != "run":  # a run that is none is refused as such
         yield from data_inputs(path, {})
         settings: dict[str, Any] = {}
         if name == "plan":

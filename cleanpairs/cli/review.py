@@ -52,8 +52,11 @@ def audit(ctx: click.Context, run: str | None, **options: Any) -> None:
         raise click.UsageError("--labels and --thresholds exclude each other: give one of them")
     mode = "labels" if options["labels"] is not None else "thresholds" if options["thresholds"] else "draw"
     for name in ("n", "out", "seed", "page", "no_browser"):
-        if mode != "draw" and ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
+        given = ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+        if mode != "draw" and given:
             raise click.UsageError(f"--{name.replace('_', '-')} is for drawing, not for --{mode}")
+        if name == "no_browser" and given and not options["page"]:
+            raise click.UsageError("--no-browser is for a page: give --page, too")
     chosen = existing_run(run)
     if mode == "thresholds":
         from cleanpairs.correspondence.calibration import Estimate

@@ -21,7 +21,8 @@ def start(
     """A Python process that runs ``code`` with ``sys.argv[1:] == args``.
 
     It has this process's variables without Python's own (PYTHONPATH and the like), and those of ``env``. It inherits
-    the file descriptors ``keep``. For ``**streams`` see :class:`subprocess.Popen`. Raises OSError.
+    the file descriptors ``keep``. From its first moment on it leaves the signals of a terminal to this process.
+    For ``**streams`` see :class:`subprocess.Popen`. Raises OSError.
     """
     prologue = (
         "import json, sys\n_path, _parent = json.loads(sys.argv.pop(1))\n"
@@ -30,12 +31,16 @@ def start(
     )
     setup = json.dumps([_import_path(), os.getpid()])
     flags = ["-I", *(["-B"] if sys.dont_write_bytecode else []), *(["-X", "utf8"] if sys.flags.utf8_mode else [])]
-    return subprocess.Popen(
-        [sys.executable, *flags, "-c", prologue + code, setup, *args],
-        env={**os.environ, **(env or {}), "PYTHONSAFEPATH": "1"},
-        pass_fds=tuple(keep),
-        **streams,
-    )
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGHUP))  # which the child inherits
+    try:
+        return subprocess.Popen(
+            [sys.executable, *flags, "-c", prologue + code, setup, *args],
+            env={**os.environ, **(env or {}), "PYTHONSAFEPATH": "1"},
+            pass_fds=tuple(keep),
+            **streams,
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def start_connected(code: str, **how: Any) -> "tuple[subprocess.Popen[bytes], Connection[Any, Any]]":
@@ -51,9 +56,7 @@ def start_connected(code: str, **how: Any) -> "tuple[subprocess.Popen[bytes], Co
 
 
 def to_parent() -> "Connection[Any, Any]":
-    """In a child of :func:`start_connected`: the connection to its parent, to which signals of a terminal are left."""
-    for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
+    """In a child of :func:`start_connected`: the connection to its parent."""
     return Connection(int(sys.argv[1]))
 
 

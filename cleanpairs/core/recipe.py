@@ -9,6 +9,7 @@ import inspect
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
@@ -105,19 +106,13 @@ class Recipe:
     def to_yaml(self) -> str:
         """Every setting, defaults included, as a recipe that resolves to the same run."""
         params = {name: p.default for name, p in _constructor(self.method).items()} | self.params
-        content = _in_sections(self.method, params) | {"data": asdict(self.data), "output": asdict(self.output)}
+        backbone = {"name": params.pop("backbone")} if "backbone" in params else {}
+        content: dict[str, dict[str, Any]] = {"method": {"name": self.method}, "backbone": backbone, "train": {}}
+        for key, value in params.items():
+            section = section_of(METHODS.load(self.method), key)
+            content[section][key] = list(value) if isinstance(value, tuple) else value
+        content |= {"data": asdict(self.data), "output": asdict(self.output)}
         return yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False)
-
-
-def _in_sections(method: str, params: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    sections: dict[str, dict[str, Any]] = {"method": {"name": method}, "backbone": {}, "train": {}}
-    estimator = METHODS.load(method)
-    if "backbone" in params:
-        sections["backbone"]["name"] = params["backbone"]
-    for key, value in params.items():
-        if key != "backbone":
-            sections[section_of(estimator, key)][key] = list(value) if isinstance(value, tuple) else value
-    return sections
 
 
 def section_of(method: type, key: str) -> str:
@@ -270,6 +265,19 @@ def _check_range(origin: str, method: str, key: str, value: Any) -> None:
 
 class _Loader(yaml.SafeLoader):
     """PyYAML's safe loader, without two of YAML 1.1's surprises. None is null, too."""
+
+    def get_single_node(self) -> Any:
+        """The document's node. It raises where the aliases stand for so much that a message of it fills the memory."""
+        node, left = super().get_single_node(), 2**20
+        waiting = [] if node is None else [node]
+        while waiting:
+            found = waiting.pop()
+            left -= len(found.value)
+            if left < 0:
+                raise yaml.MarkedYAMLError(None, None, "it is too large with its aliases written out")
+            if isinstance(found, yaml.CollectionNode):
+                waiting += chain.from_iterable(found.value) if isinstance(found, yaml.MappingNode) else found.value
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """A dict. A repeated key raises, where PyYAML would silently keep the last."""

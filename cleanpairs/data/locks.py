@@ -35,7 +35,7 @@ def output_lock(outputs: Iterable[AnyPath]) -> Iterator[None]:
             with writing(output):
                 for folder in reversed([folder for folder in path.parents if not folder.exists()]):
                     locks.callback(_remove_empty, folder)  # we made it. It stays if it is no longer empty
-                make_parents(path.with_name(Path(output).name))
+                make_parents(path.with_name(os.path.basename(os.path.abspath(output))))
                 _take(FileLock(path, blocking=False, is_singleton=True, fallback_to_soft=False), locks, output)
         yield
 

@@ -266,8 +266,8 @@ def load_estimator(path: Path, own: Any = None, *, image_encoder: Any = None, im
     Raises
     ------
     DataError
-        It is no such directory, of another format, or damaged. Or a pretrained model that it was made with is gone or
-        has changed.
+        It is no such directory, of another format, or damaged, or another model has replaced it meanwhile. Or a
+        pretrained model that it was made with is gone or has changed.
     ConfigError
         The module is missing, or another.
     """
@@ -291,6 +291,8 @@ def load_estimator(path: Path, own: Any = None, *, image_encoder: Any = None, im
         estimator.calibration_ = saved.calibration()
         with without_hub():
             estimator._restore(saved)
+        if Saved(path).config != saved.config:
+            raise DataError(f"{path} was replaced by another model while it was read: load it again")
     except CleanpairsError:
         raise
     except damaged as error:

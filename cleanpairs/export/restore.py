@@ -100,6 +100,8 @@ def restore_export(
             unchanged += int((kept & ~changed).sum())
             undone += int((kept & changed).sum())
             returned += int((~kept).sum())
+        if open_export(out, ledger) != export:
+            raise DataError(f"{export.out} was exported again meanwhile: restore it anew")
     return RestoreSummary(Path(to), sink.rows, len(note.schema), unchanged, undone, returned)
 
 

@@ -3,6 +3,7 @@
 import base64
 import io
 import textwrap
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from cleanpairs.data.decoding import RGB, Decoder, workers_for
 KEPT, FLAGGED = "#2f6fb0", "#c8553d"  # distinct for colour-blind readers, too
 DASHED: Any = {"color": "#111", "linewidth": 1.2, "linestyle": (0, (4, 2))}
 ABOVE: Any = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0), "frameon": False}
+_style_lock = threading.Lock()  # matplotlib's settings are the process's
 
 
 def plot_scores(
@@ -172,7 +174,7 @@ def precision_recall(correspondence: np.ndarray, threshold: float, truth: np.nda
 def drawn(draw: Callable[[Axes], object]) -> str:
     """A figure as a data address. Outside pyplot's global state, so that a notebook's own figures stay as they are."""
     buffer = io.BytesIO()
-    with mpl.rc_context(fname=Path(__file__).with_name("report.mplstyle")):
+    with _style_lock, mpl.rc_context(fname=Path(__file__).with_name("report.mplstyle")):
         figure = Figure(figsize=(5.6, 3.3), layout="constrained")
         draw(figure.add_subplot())
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})

@@ -86,7 +86,7 @@ def test_data_that_was_moved_is_asked_for_in_whole(command: Command, fitted: Pat
     moved = (fitted / "data.parquet").rename(tmp_path / "moved.parquet")
     try:
         done = command("export", "run", "--out", tmp_path / "out.parquet")
-        assert_refused(done, 3, "data.parquet; the run run was fitted on it: put it back")
+        assert_refused(done, 3, "data.parquet; the run run was fitted on it: put it back", "as DATA to rematch, ")
         assert command("rematch", "run", moved, "--out", tmp_path / "plan.parquet").code == 0
     finally:
         moved.rename(fitted / "data.parquet")

@@ -147,3 +147,4 @@ def test_thresholds_without_labels(command: Command, made: Run) -> None:
 def test_usage_of_audit(command: Command, made: Run) -> None:
     for other, words in (("--thresholds", "exclude each other"), ("--page", "--page is for drawing")):
         assert_refused(command("audit", made.path, "--labels", "x.csv", other), 2, words)
+    assert_refused(command("audit", made.path, "--no-browser"), 2, "give --page, too")

@@ -58,12 +58,13 @@ def test_a_child_imports_nothing_from_the_working_directory(
 
 
 def test_a_child_imports_this_package_and_no_other_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a source checkout, beside a copy that is installed."""
+    """In a source checkout, beside a copy that is installed. Ctrl-C does not end it."""
     (tmp_path / "cleanpairs").mkdir()
     (tmp_path / "cleanpairs" / "__init__.py").touch()
     monkeypatch.setattr(sys, "path", [str(PACKAGE.parent), str(tmp_path), *sys.path])
     monkeypatch.chdir(PACKAGE.parent)
-    with children.start("import cleanpairs; print(cleanpairs.__file__)", stdout=subprocess.PIPE) as child:
+    code = "import cleanpairs, os, signal; os.kill(os.getpid(), signal.SIGINT); print(cleanpairs.__file__)"
+    with children.start(code, stdout=subprocess.PIPE) as child:
         assert Path(child.communicate(timeout=900)[0].decode().strip()).resolve().parent == PACKAGE
 
 

@@ -15,6 +15,8 @@ from cleanpairs.core import recipe as recipe_module
 from cleanpairs.core.recipe import DataOptions, OutputOptions, Recipe, find_recipes, recipe_header
 from tests.helpers import TINY, assert_raises, corpus, meta_set
 
+BOMB = "method: {name: lemon, k: [&0 [x]" + "".join(f", &{i + 1} [*{i}, *{i}]" for i in range(40)) + "]}"
+
 
 def written(tmp_path: Path, text: str) -> Path:
     path = tmp_path / "r.yaml"
@@ -66,6 +68,7 @@ def test_values_are_typed_as_people_write_them() -> None:
     ("train: {epochs: [", "line 1"),
     ("x: !!python/object/apply:os.getcwd []", "not readable as YAML"),
     ("train: {\udcff: 1}", "not UTF-8"),
+    pytest.param(BOMB, "too large with its aliases written out", id="aliases"),
     pytest.param("#" * ((1 << 20) + 1), "larger than 1,048,576 bytes", id="large"),
 ])  # fmt: skip
 def test_bad_recipes_are_config_errors_that_name_the_file(tmp_path: Path, text: str, message: str) -> None:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import chdir, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -332,9 +332,9 @@ def test_the_second_is_told_who_holds_it_and_a_dead_one_holds_nothing(tmp_path: 
         other.send_signal(signal.SIGKILL)
         other.wait()
     assert lock_of(out).exists()
-    with output_lock([out]), output_lock([out, tmp_path / "free"]):  # a command and what it calls
+    held = output_lock([out, tmp_path / "free", "."])
+    with chdir(tmp_path / "folder"), output_lock([out]), held:  # a command and what it calls
         pass
-    lock_of(tmp_path / "folder").unlink()
     assert names(tmp_path) == ["folder", "link"]
     inside = tmp_path / "folder" / "a" / "b" / "out"
     with output_lock([inside]):

@@ -99,6 +99,9 @@ def test_another_method_is_said_and_a_run_directory_is_its_model(saved: Path, tm
 
 
 def test_files_of_two_models_and_a_model_of_another_version_are_refused(copy: Path) -> None:
+    with pytest.MonkeyPatch.context() as meanwhile:
+        meanwhile.setattr(InfoNCE, "_restore", lambda *_: edit(copy, bank={"tau": 0.5, "group_size": 5}))
+        assert_raises(DataError, "replaced by another model while it was read", load_estimator, copy)
     words, parameters = (json.loads((copy / f"{name}.json").read_text()) for name in ("vocabulary", "config"))
     edit(copy, "vocabulary.json", vocabulary=[*words["vocabulary"], "more"])
     assert_raises(DataError, "not of one model", load_estimator, copy)

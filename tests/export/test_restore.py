@@ -349,3 +349,12 @@ def test_a_mixture_of_two_exports_is_never_undone(exported: Path, tmp_path: Path
         assert_raises(DataError, "cut short", diff_export, exported)
     export_pairs(pairs, random_plan(pairs, 2), exported, overwrite=True)
     assert restore_export(exported, tmp_path / "back.parquet").rows == N
+    lines = restore._lines
+
+    def exported_again(ledger: Path) -> Any:
+        export_pairs(pairs, random_plan(pairs, 3), exported, overwrite=True)
+        return lines(ledger)
+
+    with pytest.MonkeyPatch.context() as meanwhile:
+        meanwhile.setattr(restore, "_lines", exported_again)
+        assert_raises(DataError, "again meanwhile", restore_export, exported, tmp_path / "back.parquet", overwrite=True)

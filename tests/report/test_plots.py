@@ -1,6 +1,7 @@
 """The plots of a fit: what is on the axes, where they are drawn, what is refused."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -11,6 +12,7 @@ from matplotlib.figure import Figure
 from cleanpairs import CRCL, Pairs
 from cleanpairs.core.errors import ConfigError, DataError, NotFittedError
 from cleanpairs.report import plot_pairs, plot_scores
+from cleanpairs.report.plots import drawn
 from tests.helpers import assert_raises, picture
 
 
@@ -36,6 +38,13 @@ def test_bars_hold_every_scored_pair_once_and_the_line_is_the_threshold() -> Non
         ax = plot_scores(few, 0.5)
         assert ax.get_xlim() == (0, 1)
         ax.figure.canvas.draw()
+
+
+def test_charts_of_several_threads_are_alike_and_leave_the_settings_of_matplotlib() -> None:
+    before = dict(plt.rcParams)
+    with ThreadPoolExecutor(4) as threads:
+        assert len(set(threads.map(lambda _: drawn(lambda ax: plot_scores([0.1, 0.9], 0.5, ax=ax)), range(16)))) == 1
+    assert dict(plt.rcParams) == before
 
 
 @pytest.mark.parametrize(("which", "ids"), [("worst", [1, 3, 0]), ("best", [4, 2, 0]), ("borderline", [0, 2, 3])])
