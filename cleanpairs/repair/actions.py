@@ -78,8 +78,8 @@ def why_none_is_repaired(reasons: Mapping[str, int], *, listed: bool = False, ui
     if not reasons or set(reasons) == {REASONS[NOT_ASKED]}:
         return ""
     counts = ", ".join(f"{reason} ({plural(n, 'pair')})" for reason, n in reasons.items())
-    given = "" if listed else f": {counts}"
-    could = "; --repairs plausible (repairs='plausible') makes the best repair of each pair"
+    given = "" if listed else f". Reasons: {counts}"
+    could = ". --repairs plausible (repairs='plausible') takes the best candidate of each pair, right or near"
     helps = not uids and not reasons.keys().isdisjoint(REASONS[UNSURE:NOT_ASKED])
     return f"nothing is repaired{given}" + could * helps
 

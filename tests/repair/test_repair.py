@@ -366,7 +366,7 @@ def test_nothing_is_repaired_where_it_cannot_be_judged_or_is_not_wanted(repairs:
     summary = Corpus(40, 0.5).plan(repairs=repairs).summary()
     assert summary.repaired == 0 and summary.dropped == 40 - summary.kept > 0
     assert said in str(summary)
-    assert ("nothing is repaired; --repairs plausible (repairs='plausible')" in str(summary)) == (repairs == "probable")
+    assert ("nothing is repaired. --repairs plausible (repairs='plausible')" in str(summary)) == (repairs == "probable")
 
 
 @pytest.mark.parametrize("strategy", ["half-replace", "pseudo-caption"])
