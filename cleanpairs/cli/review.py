@@ -14,7 +14,7 @@ import click
 
 from cleanpairs.cli.options import PathsCommand, Reads, Writes, existing_run, option, run_argument, splitting
 from cleanpairs.cli.terminal import Progress, echo, has_flag, print_result
-from cleanpairs.core import jsonable, plural
+from cleanpairs.core import RefusedError, jsonable, plural
 
 if TYPE_CHECKING:
     from cleanpairs.review.session import Session
@@ -233,6 +233,8 @@ def _calibrate(run: Any, n: int | None, csv: str | None, no_browser: bool, ask: 
     from cleanpairs.review.session import Session
 
     pairs, y = run.load_input(), run.fitted_scores().correspondence
+    if ask and csv is None and (usable := len(y[y == y])) < 20:
+        raise RefusedError(f"answers count from 20 on, and {run.path.name} has {plural(usable, 'pair')}")
     log = run.decision_log(len(pairs))
     wanted = n if n is not None else max(40, len(log.labels()) + 20 * (len(log.labels()) >= 40))
     session = Session(pairs, None, y, log, wanted=wanted if ask and csv is None else 0)

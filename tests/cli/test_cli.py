@@ -208,7 +208,10 @@ def test_a_run_is_replaced_only_by_a_fit_that_can_begin(command: Command, data: 
 
 
 def test_default_run_directory_and_latest(command: Command, data: Path) -> None:
-    assert command("fit", data, *SMALL).code == 0
+    assert "forty" not in command("fit", data, *SMALL, "--limit", 19, "--out", "few").out
+    assert_refused(command("review", "few", "--calibrate", "--no-browser"), 7, "from 20 on, and few has 19 pairs")
+    assert command("report", "few").code == 0 and "forty" not in Path("report.html").read_text(encoding="utf-8")
+    assert "forty answers" in command("fit", data, *SMALL).out
     assert command("fit", data, "--quiet", "--resume", *SMALL).code == 0  # also with DATA it is the latest run
     (run,) = [p for p in Path("runs").iterdir() if not p.is_symlink()]
     assert "crcl-data" in run.name and os.readlink("runs/latest") == run.name
