@@ -228,16 +228,37 @@ class ExpectedQuality:
 def expected_quality(
     correspondence: ArrayLike, calibration: Calibration | None, *, threshold: float = 0.5, run: str = "RUN"
 ) -> ExpectedQuality:
-    """Precision and recall to expect at several thresholds, the run's among them, before anybody has labelled anything.
+    """Return the precision and recall to expect at several thresholds, before anybody has labelled anything.
 
+    Parameters
+    ----------
+    correspondence : (N,) array_like of float in [0, 1]
+        P(matched). NaN is left out.
+    calibration : Calibration or None
+        ``calibration_`` of the fitted method.
+    threshold : float in [0, 1]
+        The run's. It is one of those in the result.
+    run : str
+        The directory that advice names.
+
+    Returns
+    -------
+    ExpectedQuality
+        The noise rate and, at each threshold, precision and recall with 95 % intervals.
+
+    Raises
+    ------
+    ConfigError
+        The threshold is not in [0, 1].
+    DataError
+        A value is outside [0, 1].
+    RefusedError
+        The scores are not calibrated, or their noise rate is undetermined.
+
+    Notes
+    -----
     Let p_i be the calibrated probability that pair i is mismatched (:mod:`cleanpairs.correspondence.calibration`).
-    The precision at t is the mean of p_i below t. The recall is their sum, divided by the sum over all pairs. Both have
-    intervals.
-
-    ``correspondence`` (N,) float in [0, 1]: P(matched), NaN left out. ``calibration``: of the fitted method. ``run``:
-    the directory that advice names.
-    Raises ConfigError: the threshold is not in [0, 1]. DataError: a value is outside [0, 1]. RefusedError: the scores
-    are not calibrated, or their noise rate is undetermined.
+    The precision at t is the mean of p_i below t. The recall is their sum, divided by the sum over all pairs.
     """
     y = np.asarray(correspondence, dtype=np.float64).ravel()
     y = y[~np.isnan(y)]

@@ -63,13 +63,34 @@ def stratum_of(correspondence: np.ndarray, edges: np.ndarray) -> np.ndarray:
 
 
 def draw_sample(correspondence: ArrayLike, n: int, *, threshold: float, seed: int = 0) -> AuditSample:
-    """Draw n pairs, or all there are, for a person to label, in an order that tells nothing about their scores.
+    """Draw pairs for a person to label, in an order that tells nothing about their scores.
 
-    - ``correspondence`` (N,) float in [0, 1]: NaN (quarantined) pairs are never drawn
-    - ``threshold`` float in [0, 1]: pairs below it are flagged. It separates two of at most eight strata. Two fifths of
-      the strata hold flagged pairs, between quantiles of the scores. The others are narrower near the threshold
+    Parameters
+    ----------
+    correspondence : (N,) array_like of float in [0, 1]
+        NaN (quarantined) pairs are never drawn.
+    n : int
+        How many pairs, or all there are.
+    threshold : float in [0, 1]
+        Pairs below it are flagged.
+    seed : int
+        Seed of the draw.
 
-    Raises ConfigError: n or the threshold is out of range. DataError: no pair has a score, or one is outside [0, 1].
+    Returns
+    -------
+    AuditSample
+
+    Raises
+    ------
+    ConfigError
+        ``n`` or the threshold is out of range.
+    DataError
+        No pair has a score, or one is outside [0, 1].
+
+    Notes
+    -----
+    The threshold separates two of at most eight strata. Two fifths of the strata hold flagged pairs, between quantiles
+    of the scores. The others are narrower near the threshold.
     """
     y = np.asarray(correspondence, dtype=np.float64).ravel()
     usable = np.flatnonzero(np.isfinite(y))

@@ -18,16 +18,26 @@ from cleanpairs.ops.columns import is_list, one_array, plain_batch, plain_schema
 
 
 class ScorePairs:
-    """A model that scores batches of rows. What ``Dataset.map_batches`` makes once a worker and then calls.
+    """A model that scores batches of rows. ``Dataset.map_batches`` makes one for each worker, and then calls it.
 
-    - ``run``: a run directory, or that of a saved model. Every machine must see it
-    - ``image_column``, ``text_column``: of the image vectors and of the captions. Found by their usual names if not
-      given
-    - ``threshold``: below it a pair is mismatched. That of the fit by default. A batch has none of its own: give that
-      of :meth:`~cleanpairs.estimators.PairScorer.own_threshold`, or what `cleanpairs score` says of the same data
-    - ``threads``: of PyTorch and Arrow in this process. With as many, scores are the same to the last bit
+    Parameters
+    ----------
+    run : str or Path
+        A run directory, or that of a saved model. Every machine must see it.
+    image_column, text_column : str, optional
+        Columns of the image vectors and of the captions. None: found by their usual names.
+    threshold : float, optional
+        A pair below it is mismatched. None: that of the fit. A batch has none of its own: give that of
+        :meth:`~cleanpairs.estimators.PairScorer.own_threshold`, or what `cleanpairs score` says of the same data.
+    threads : int
+        Of PyTorch and Arrow in this process. With as many, scores are the same to the last bit.
 
-    Raises DataError: there is no model in ``run``, or it is damaged. ConfigError: the model scores no vectors.
+    Raises
+    ------
+    DataError
+        There is no model in ``run``, or it is damaged.
+    ConfigError
+        The model scores no vectors.
     """
 
     def __init__(
@@ -46,10 +56,23 @@ class ScorePairs:
             raise ConfigError(f"the model in {run} scores no batches of vectors: use `cleanpairs score`")
 
     def __call__(self, batch: Any) -> Any:
-        """Return the pyarrow Table ``batch`` with the columns ``correspondence`` (float32), ``is_mismatch`` (bool) and
-        ``reason`` (string): why a row cannot be scored, else null. The other two are null then.
+        """Score a batch.
 
-        Raises DataError: columns are missing, of the wrong kind, hold lists of captions, or have the name of a new one.
+        Parameters
+        ----------
+        batch : pyarrow.Table
+            Rows with image vectors and captions, or caption vectors.
+
+        Returns
+        -------
+        pyarrow.Table
+            The same with the columns ``correspondence`` (float32), ``is_mismatch`` (bool) and ``reason`` (string). The
+            reason says why a row cannot be scored, and the other two are null then. Else it is null.
+
+        Raises
+        ------
+        DataError
+            Columns are missing, of the wrong kind, hold lists of captions, or have the name of a new one.
         """
         if not isinstance(batch, pa.Table):
             raise DataError(f'a batch must be a pyarrow Table (batch_format="pyarrow"), found {type(batch).__name__}')

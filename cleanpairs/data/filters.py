@@ -63,11 +63,27 @@ def chosen_filters(drop: str) -> dict[str, float]:
 
 
 def filter_reasons(pairs: Any, drop: str = "all", *, pictures: bool = True) -> dict[int, str]:
-    """Why filters quarantine pairs: pair_id -> a reason that begins with :data:`PREFIX`, of the first such filter.
-    A filter that finds more than half of the pairs quarantines none.
+    """Return why filters quarantine pairs. A filter that finds more than half of the pairs quarantines none.
 
-    - ``pairs``: as :func:`cleanpairs.load_pairs` takes them
-    - ``pictures``: whether images may be decoded, for ``blank``
+    Parameters
+    ----------
+    pairs : Pairs, path or table
+        As :func:`cleanpairs.load_pairs` takes them.
+    drop : str
+        Names of filters with commas between them, perhaps with settings: ``"small=200,mojibake"``. Or ``"all"``.
+        Filters that are always on are added, unless ``drop`` begins with ``"none"``.
+    pictures : bool
+        Whether images may be decoded, for the filter ``blank``.
+
+    Returns
+    -------
+    dict of int to str
+        ``pair_id`` -> the reason, which names the first filter that finds the pair.
+
+    Raises
+    ------
+    ConfigError
+        There is no such filter, or no such setting.
     """
     pairs, reasons = load_pairs(pairs), dict[int, str]()
     for name, setting in chosen_filters(drop).items():

@@ -128,14 +128,30 @@ def inject_noise(
 ) -> Noise:
     """Choose pairs, and permute or rewrite their captions. ``pairs`` are not changed.
 
-    - ``pairs``: as :func:`cleanpairs.load_pairs` takes them
-    - ``rate`` float in [0, 1]: share of the units that are chosen. Mostly fewer are ``mismatched``
-    - ``per`` {"caption", "image"}: what is a unit of uniform noise. Of other kinds a caption, of ``shift`` an image
-    - ``kind``: how they are mismatched. A text as :meth:`NoiseKind.parse` takes it
-    - ``groups`` (N,) int: category of each pair, in place of the input's column. Negative: none
+    Parameters
+    ----------
+    pairs : Pairs, path or table
+        As :func:`cleanpairs.load_pairs` takes them.
+    rate : float in [0, 1]
+        Share of the units that are chosen. Mostly fewer are mismatched.
+    per : {"caption", "image"}
+        The unit of uniform noise. Of ``shift`` the unit is an image, of all other kinds a caption.
+    seed : int
+        Seed of the choice.
+    kind : NoiseKind or str
+        How pairs are mismatched: ``"uniform"``, ``"within:COLUMN"``, ``"shift:2"`` and others (docs/inputs.md).
+    groups : (N,) int, optional
+        Category of each pair, in place of the input's column. Negative: none.
 
-    Raises ConfigError: a rate, unit or kind that does not exist, or a kind without groups has some. The input has no
-    such column.
+    Returns
+    -------
+    Noise
+        The new caption of each pair, and which pairs are mismatched by it.
+
+    Raises
+    ------
+    ConfigError
+        There is no such rate, unit, kind or column, or a kind without groups has some.
     """
     pairs = load_pairs(pairs)
     if not is_share(rate):
@@ -356,8 +372,24 @@ def load_truth(path: str | Path, pairs: Pairs) -> np.ndarray:
 
 
 def apply_noise(pairs: Any, noise: Noise) -> Pairs:
-    """The pairs with their new captions, in memory. A rewritten caption keeps the key of the original one. Raises
-    DataError: some are mismatched already, so that the truth would be lost.
+    """Give the pairs their new captions, in memory.
+
+    Parameters
+    ----------
+    pairs : Pairs, path or table
+        As :func:`cleanpairs.load_pairs` takes them.
+    noise : Noise
+        By :func:`inject_noise` for the same N pairs.
+
+    Returns
+    -------
+    Pairs
+        With ``true_mismatch`` and ``true_key``. A rewritten caption keeps the key of the original one.
+
+    Raises
+    ------
+    DataError
+        The noise is of another number of pairs. Or some pairs are mismatched already, so that the truth would be lost.
     """
     pairs = load_pairs(pairs)
     if len(noise.permutation) != len(pairs):
@@ -382,14 +414,39 @@ def corrupt(
     overwrite: bool = False,
     **options: Any,
 ) -> Noise:
-    """Write a corrupted copy of ``data``, any input of :func:`cleanpairs.load_pairs` with ``options``, with the truth.
+    """Write a corrupted copy of the data, with the truth.
 
-    For ``rate``, ``per``, ``seed`` and ``kind`` see :func:`inject_noise`, for ``noise_file`` :func:`load_noise_file`.
-    The copy ``out`` is Parquet with the input's columns and ``true_mismatch`` and ``true_key``. The latter is the key
-    of the pair whose caption it is. Both are lists where the captions are lists.
+    The copy has the input's columns, ``true_mismatch`` and ``true_key``, the key of the pair whose caption it is. Both
+    are lists where the captions are lists.
 
     Data in the research layout becomes a directory of that layout, if ``out`` does not end in ``.parquet``. The other
-    splits stay as they are, and the truth is in ``{split}_truth.parquet``, which is read with the captions.
+    splits stay as they are. The truth is in ``{split}_truth.parquet``, which is read with the captions.
+
+    Parameters
+    ----------
+    data : str or Path
+        Any input of :func:`cleanpairs.load_pairs`.
+    rate : float in [0, 1], or None
+        Share of the pairs to mismatch. None, if there is a ``noise_file``.
+    per, seed, kind
+        As :func:`inject_noise` takes them.
+    out : str or Path
+        The Parquet file, or the directory, to write. ``overwrite`` replaces it.
+    noise_file : str or Path, optional
+        ``.npy`` with a permutation over captions or images, in place of the rate.
+    **options
+        How the data is read: parameters of :func:`cleanpairs.load_pairs`.
+
+    Returns
+    -------
+    Noise
+
+    Raises
+    ------
+    ConfigError
+        The noise mismatches no pair, or a setting does not exist.
+    DataError
+        The data cannot be read, or holds mismatched pairs already.
     """
     pairs = load_pairs(data, **options)
     if noise_file is not None:

@@ -18,20 +18,47 @@ from cleanpairs.data.text import concerns_caption, content_hash, text_groups, un
 class Pairs:
     """N pairs of M images. ``pair_id`` is the position, and follows a pair to the exported file.
 
-    - ``captions``: all empty where the input has none: vectors of both sides do without
-    - ``image_index`` (N,) int64: row of ``images``
-    - ``images``: M images. ``images.read([image_index[i]])[0]`` is the encoded image of pair i, None where there is
-      none. ``images.array()`` are the vectors (M, R, D), None where there are only encoded images
-    - ``row``, ``position`` (N,) int64: input row of each pair, and its place in the row's list of captions
-    - ``image_group`` (M,) int64: equal = the same image
-    - ``text_group`` (N,) int64: equal = the same text after normalisation. Without captions equal vectors
-    - ``reasons``: pair_id -> why it is quarantined
-    - ``true_mismatch``, ``true_key`` (N,) bool, list of N str, or None: the truth, where the input carries it, masked
-      where it is null. ``fit`` never looks at it
-    - ``text_vectors`` (N, D) float, or None: vectors of the captions that the input brings, maybe memory-mapped: of the
-      same model as the images' vectors
-    - ``precomputed_scores`` dict of str to (N,) float32: image-text similarities that the input brings, by the name of
-      their column. NaN where there is none
+    Attributes
+    ----------
+    captions : list of str
+        N captions. All are empty where the input has none, but vectors of both sides.
+
+    image_index : ndarray of int64, shape (N,)
+        Row of ``images``.
+
+    row, position : ndarray of int64, shape (N,)
+        Input row of each pair, and its place in the row's list of captions.
+
+    keys : list of str
+        N names of pairs, by the input.
+
+    images : ImageSource
+        M images. ``images.read([image_index[i]])[0]`` is the encoded image of pair i, None where there is none.
+        ``images.array()`` are the vectors (M, R, D), None where there are only encoded images.
+
+    image_group : ndarray of int64, shape (M,)
+        Equal numbers are the same image.
+
+    text_group : ndarray of int64, shape (N,)
+        Equal numbers are the same text after normalisation. Without captions they are equal vectors.
+
+    reasons : dict of int to str
+        ``pair_id`` -> why the pair is quarantined.
+
+    source : Source
+        Where the pairs were read, and the fingerprint of the input.
+
+    true_mismatch : ndarray of bool, shape (N,), optional
+        The truth, where the input carries it, masked where it is null. ``fit`` never looks at it.
+
+    true_key : list of str, optional
+        The key of the pair that each caption came with.
+
+    text_vectors : ndarray of float, shape (N, D), optional
+        Vectors of the captions, of the same model as the images' vectors. They may be memory-mapped.
+
+    precomputed_scores : dict of str to ndarray of float32, shape (N,)
+        Image-text similarities that the input brings, by the name of their column. NaN where there is none.
     """
 
     captions: list[str]
@@ -98,15 +125,33 @@ class Pairs:
         keys: Sequence[str] | None = None,
         precomputed_scores: Mapping[str, Sequence[float] | np.ndarray] | None = None,
     ) -> "Pairs":
-        """Pairs in memory, of N captions and M images.
+        """Make pairs in memory, of N captions and M images.
 
-        - ``captions``: they may be left out where there are vectors of both sides
-        - ``image_vectors`` (M, D) or (M, R, D) float (also named ``features``), or ``images``: encoded ones
-        - ``text_vectors`` (N, D) float: of the captions
-        - ``image_index`` (N,) int: image of each caption. By default caption i has image i
-        - ``precomputed_scores`` mapping of str to (N,) float: similarities that are known already, by name
+        Parameters
+        ----------
+        captions : sequence of str, optional
+            N captions. They may be left out where there are vectors of both sides.
+        image_vectors : (M, D) or (M, R, D) float, optional
+            Vectors of the images, or of R regions each. ``features`` means the same.
+        text_vectors : (N, D) float, optional
+            Vectors of the captions.
+        images : sequence of bytes or None, optional
+            M encoded images, in place of vectors.
+        image_index : (N,) int, optional
+            Image of each caption. None: caption i has image i.
+        keys : sequence of str, optional
+            N names of pairs. None: their numbers.
+        precomputed_scores : mapping of str to (N,) float, optional
+            Similarities that are known already, by name.
 
-        Raises DataError: what is needed is missing, or sizes do not fit together.
+        Returns
+        -------
+        Pairs
+
+        Raises
+        ------
+        DataError
+            What is needed is missing, or sizes do not fit together.
         """
         if sum(given is not None for given in (image_vectors, features, images)) != 1:
             raise DataError("give either image_vectors (features) or images")

@@ -207,27 +207,58 @@ def load_pairs(
 ) -> Pairs:
     """Read image-caption pairs.
 
-    - ``data``: a path, a glob, a directory, or ``hf://owner/name``: what one of
-      :data:`cleanpairs.core.registry.READERS` recognises. A Dataset, DatasetDict, IterableDataset, DataFrame, Table,
-      dict, list of dicts, which is written to the cache directory first, so that it can be read again, or Pairs
-    - ``reader``: a name of these readers, where several recognise ``data``: the first would be taken
-    - ``encoding``: of CSV, TSV and .txt. UTF-8 by default
-    - ``split``: where the input has splits. ``train`` by default
-    - ``image_column``, ``text_column``, ``key_column``: found by their usual names if not given. A text column of lists
-      makes one pair of each caption. Several columns, ``"title,description"``, are joined
-    - ``score_columns``: columns of numbers that are scores of the pairs, ``"aesthetic,judge"``, in addition to those
-      found by their names, such as ``clip_score``
-    - ``text_vectors``: the column with vectors of the captions, found by its usual names if not given. Where ``data``
-      is ``.npy`` files of image vectors, those of the captions
-    - ``captions``: with ``.npy`` files: their captions one a line (.txt), or Parquet with whatever columns
-    - ``image_root``: image paths are relative to it and may not leave it. By default it is the folder of the file that
-      names them, or the working directory where ``data`` is no path
-    - ``limit``: only the first rows
-    - ``allow_urls``: fetch ``data`` where it is a URL. Images that the data itself names by URLs are never fetched
+    Parameters
+    ----------
+    data : str, Path, Pairs, Dataset, DatasetDict, IterableDataset, DataFrame, Table, dict or list of dict
+        A path, a glob, a directory or ``hf://owner/name`` is read by the first of
+        :data:`cleanpairs.core.registry.READERS` that recognises it. A table is written to the cache directory first, so
+        that it can be read again.
 
-    Returns Pairs: rows that cannot be used are in it, with their reason in ``reasons``.
-    Raises ConfigError: the input is a URL, and these are not allowed. DataError: the input cannot be read, or has no
-    column of captions or images. The message names file and columns.
+    reader : str, optional
+        The name of one of these readers, where several recognise ``data``.
+
+    encoding : str, optional
+        Of CSV, TSV and .txt. None: UTF-8.
+
+    split : str, optional
+        One of the input's splits. None: ``train``, if there are splits.
+
+    image_column, text_column, key_column : str, optional
+        None: found by their usual names. A text column of lists makes one pair of each caption. Several columns,
+        ``"title,description"``, are joined.
+
+    score_columns : str, optional
+        Columns of numbers that are scores of the pairs, ``"aesthetic,judge"``. Those with usual names, such as
+        ``clip_score``, are found without it.
+
+    text_vectors : str or Path, optional
+        The column with vectors of the captions. None: found by its usual names. Where ``data`` is ``.npy`` files of
+        image vectors, it is the files of caption vectors.
+
+    captions : str or Path, optional
+        The captions of ``.npy`` files: a .txt with one a line, or Parquet, whose other columns are kept.
+
+    image_root : str or Path, optional
+        Image paths are relative to it, and may not leave it. None: the folder of the file that names them, or the
+        working directory where ``data`` is no path.
+
+    limit : int, optional
+        Only the first rows.
+
+    allow_urls : bool
+        Fetch ``data`` where it is a URL. Images that the data names by URLs are never fetched.
+
+    Returns
+    -------
+    Pairs
+        Rows that cannot be used are in it, with their reason in ``reasons``.
+
+    Raises
+    ------
+    ConfigError
+        The input is a URL, and these are not allowed.
+    DataError
+        The input cannot be read, or has no column of captions or images. The message names file and columns.
     """
     options = {name: value for name, value in locals().items() if name != "data"}
     if isinstance(data, Pairs):

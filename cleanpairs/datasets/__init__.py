@@ -11,13 +11,24 @@ CLIPART_SPLITS = ("train", "val", "test")
 
 
 def clipart_path(split: str = "train") -> Path:
-    """The Parquet file of one split of the clip art.
+    """Return the Parquet file of one split of the clip art.
 
-    - ``split`` {"train", "val", "test"}: about 1,900, 200 and 500 pairs
+    Parameters
+    ----------
+    split : {"train", "val", "test"}
+        About 1,900, 200 and 500 pairs.
 
-    Returns pathlib.Path: columns: ``key`` (string), ``image`` (struct<bytes, path>: a 96x96 JPEG), ``caption``
-    (string), ``image_features`` (9 x 256 float16: a 3x3 grid of EfficientNet-Lite0 regions, 256 principal components).
-    Raises ConfigError: if there is no such split.
+    Returns
+    -------
+    Path
+        A table with four columns. ``key`` is a string. ``image`` is a struct<bytes, path> with a JPEG of 96x96 pixels.
+        ``caption`` is a string. ``image_features`` is 9 x 256 float16: a 3x3 grid of regions by EfficientNet-Lite0, in
+        256 principal components.
+
+    Raises
+    ------
+    ConfigError
+        There is no such split.
     """
     if split not in CLIPART_SPLITS:
         raise ConfigError(f"clip art: split must be one of {', '.join(map(repr, CLIPART_SPLITS))}, got {split!r}")
@@ -25,10 +36,28 @@ def clipart_path(split: str = "train") -> Path:
 
 
 def load_clipart(split: str = "train") -> Pairs:
-    """The clip art as pairs: one image, one caption each. ``split``, and what is raised: as of :func:`clipart_path`.
+    """Load the clip art as pairs: one image, one caption each. Captions are all different.
 
-    Captions are all different. Source and licence (public domain): ``cleanpairs/datasets/clipart/NOTICE.md``.
+    Parameters
+    ----------
+    split : {"train", "val", "test"}
+        About 1,900, 200 and 500 pairs.
 
+    Returns
+    -------
+    Pairs
+
+    Raises
+    ------
+    ConfigError
+        There is no such split.
+
+    Notes
+    -----
+    Source and licence (public domain): ``cleanpairs/datasets/clipart/NOTICE.md``.
+
+    Examples
+    --------
     >>> from cleanpairs.datasets import load_clipart
     >>> pairs = load_clipart("val")
     >>> len(pairs)

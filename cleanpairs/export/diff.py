@@ -59,11 +59,26 @@ class ExportDiff:
 def diff_export(out: str | Path, *, ledger: str | Path | None = None, limit: int | None = None) -> ExportDiff:
     """Return what an export changed. Only its ledger is read.
 
-    - ``out``: the cleaned file, its manifest beside it. ``ledger``: its path, by default the manifest's
-    - ``limit``: at most so many changes. The counts are of all
+    Parameters
+    ----------
+    out : str or Path
+        The cleaned file, with its manifest beside it.
+    ledger : str or Path, optional
+        None: the manifest's.
+    limit : int, optional
+        At most so many changes. The counts are of all.
 
-    Raises ConfigError: a negative limit. DataError: a file is missing, the ledger is not as it was exported (SHA-256),
-    or ``out`` has not the size that it had.
+    Returns
+    -------
+    ExportDiff
+        Counts by action, and the changed pairs in order.
+
+    Raises
+    ------
+    ConfigError
+        A negative limit.
+    DataError
+        A file is missing, the ledger is not as it was exported (SHA-256), or ``out`` has not the size that it had.
     """
     check_whole("diff", "limit", limit, 0, none=True)
     export = open_export(out, ledger)

@@ -45,16 +45,38 @@ class RestoreSummary:
 def restore_export(
     out: str | Path, to: str | Path, *, ledger: str | Path | None = None, overwrite: bool = False
 ) -> RestoreSummary:
-    """Write the table again that :func:`cleanpairs.export.export_pairs` read: equal as a table
-    (``pyarrow.Table.equals``, metadata too), not byte by byte. Captions in texts that spell lists come back as lists.
-    Of several files, tars, or a CSV with its images, one Parquet file. Rows beyond a ``limit`` with which the input was
-    read do not come back.
+    """Write the table again that :func:`cleanpairs.export.export_pairs` read.
 
-    ``out``: the cleaned Parquet file, or `datasets` directory, its manifest beside it. ``to``: Parquet to write.
-    ``ledger``: its path, by default the manifest's.
-    Raises ConfigError: another format, or a name of one. DataError: a file is missing, is not as it was exported
-    (SHA-256), or cannot be read. OutputExistsError, also where ``to`` is a file of the export, or an input of other
-    rows. OutputError.
+    It is equal as a table (``pyarrow.Table.equals``, metadata too), not byte by byte. Captions in texts that spell
+    lists come back as lists. Several files, tars, or a CSV with its images become one Parquet file. Rows beyond a
+    ``limit`` with which the input was read do not come back.
+
+    Parameters
+    ----------
+    out : str or Path
+        The cleaned Parquet file, or `datasets` directory, with its manifest beside it.
+    to : str or Path
+        Parquet to write.
+    ledger : str or Path, optional
+        None: the manifest's.
+    overwrite : bool
+        Replace ``to``.
+
+    Returns
+    -------
+    RestoreSummary
+        Counts of the rows that were restored.
+
+    Raises
+    ------
+    ConfigError
+        The export has another format, or ``to`` a name of one.
+    DataError
+        A file is missing, is not as it was exported (SHA-256), or cannot be read.
+    OutputExistsError
+        ``to`` exists, or is a file of the export or an input of other rows.
+    OutputError
+        ``to`` cannot be written.
     """
     export = open_export(out, ledger)
     if export.format not in REVERSIBLE:

@@ -155,13 +155,40 @@ def export_pairs(
 ) -> ExportSummary:
     """Write the kept and repaired pairs.
 
-    - ``pairs``: as :func:`cleanpairs.load_pairs` takes them. The input must not have changed since they were read
-    - ``out``: the rows, in the order of the input. Beside it comes ``<out>.manifest.json``
-    - ``engine``: who does the work. This process when None. The parts that other processes write lie in ``OUT.parts``
-      until all are there. An export that was killed resumes from the finished ones
-    - ``**settings``: settings of :class:`ExportSettings`, by their names
+    Parameters
+    ----------
+    pairs : Pairs, path or table
+        As :func:`cleanpairs.load_pairs` takes them. The input must not have changed since they were read.
+    plan : RepairPlan
+        What becomes of each pair.
+    out : str or Path
+        The rows, in the order of the input. Beside it comes ``<out>.manifest.json``.
+    engine : Engine, optional
+        Who does the work. None: this process. The parts that other processes write lie in ``OUT.parts`` until all are
+        there. An export that was killed resumes from the finished ones.
+    **settings
+        Settings of :class:`ExportSettings`, by their names.
 
-    The input's columns come first. Captions, images and what was computed from them follow the repair. Added columns:
+    Returns
+    -------
+    ExportSummary
+        Counts of pairs and rows, and the paths of the outputs.
+
+    Raises
+    ------
+    ConfigError
+        Two outputs have one name, or the format cannot hold this input.
+    DataError
+        The plan is not for this data, or the input has changed.
+    OutputError
+        An output cannot be written. OutputExistsError: it exists.
+    CleanpairsError
+        The counts do not add up.
+
+    Notes
+    -----
+    If it raises, nothing is published. The input's columns come first. Captions, images and what was computed from
+    them follow the repair. Added columns:
 
     - ``correspondence`` float32: before the repair
     - ``action``: keep, rematch_text, rematch_image or recaption
@@ -173,10 +200,6 @@ def export_pairs(
 
     A row with a list of captions stays one row, and the added columns are lists. Images of such rows cannot be
     replaced: those pairs are dropped.
-
-    If it raises, nothing is published. ConfigError: two outputs have one name, or the format cannot hold this input.
-    DataError: the plan is not for this data, or the input has changed. OutputExistsError: an output exists.
-    OutputError: an output cannot be written. CleanpairsError: the counts do not add up.
     """
     refuse_unknown("export_pairs", settings, ExportSettings.__dataclass_fields__)
     if not isinstance(plan, RepairPlan):

@@ -46,10 +46,21 @@ def resolve_image_encoder(name: str, kind: str) -> str:
 
 
 def image_matrix(pairs: Any, encoder: str = "auto", *, image_size: int | None = None) -> ImageMatrix:
-    """All images of ``pairs`` as one matrix, by ``auto``, ``features`` or ``efficientnet_lite0``, which sees a square
-    of ``image_size`` pixels.
+    """Turn all images into one matrix.
 
-    - ``pairs``: as :func:`cleanpairs.load_pairs` takes them
+    Parameters
+    ----------
+    pairs : Pairs, path or table
+        As :func:`cleanpairs.load_pairs` takes them.
+    encoder : {"auto", "features", "efficientnet_lite0"}
+        "features": the vectors of the data. "auto": these where the data has them, else "efficientnet_lite0".
+    image_size : int, optional
+        Side in pixels of the square that the network sees. None: its own.
+
+    Returns
+    -------
+    ImageMatrix
+        Vectors of the regions of each image.
     """
     pairs = load_pairs(pairs)
     name = resolve_image_encoder(encoder, pairs.images.kind)

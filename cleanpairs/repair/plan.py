@@ -119,12 +119,29 @@ class PlanSummary(ActionCounts):
 class RepairPlan:
     """What becomes of every pair.
 
-    - ``table`` pyarrow.Table: one row a pair, in order of ``pair_id`` (0 .. N-1)
-    - ``threshold``: pairs with a correspondence below it are not kept
-    - ``min_repair_score``: no repair scores lower
-    - ``fingerprint``: that of the input that the plan is for
-    - ``settings``: the others that it was made with
+    Parameters
+    ----------
+    table : pyarrow.Table
+        One row a pair, in order of ``pair_id`` (0 .. N-1).
+    threshold : float in [0, 1]
+        Pairs with a correspondence below it are not kept.
+    min_repair_score : float in [0, 1]
+        No repair scores lower.
+    fingerprint : str
+        That of the input that the plan is for.
+    settings : mapping
+        The others that it was made with.
 
+    Raises
+    ------
+    ConfigError
+        The threshold or the least score is not in [0, 1].
+    DataError
+        The table is no plan. A column is missing, the pairs are not 0 .. N-1 in order, an action is unknown, or a
+        repair names no donor.
+
+    Notes
+    -----
     Columns of the table:
 
     - ``key``
@@ -140,9 +157,6 @@ class RepairPlan:
     - ``reason``: why it was dropped or quarantined, or which kind of donor it has
     - ``why``: what the run says against the pair. Null where it says nothing
     - ``captions``: those of several donors, whose weights add up to ``repair_score``. Null where there is one donor
-
-    Raises DataError: the table is no plan. A column is missing, the pairs are not 0 .. N-1 in order, an action is
-    unknown, or a repair names no donor. ConfigError: the threshold or the least score is not in [0, 1].
     """
 
     table: pa.Table
@@ -172,8 +186,22 @@ class RepairPlan:
         return _summary(self, [self.table])
 
     def check_for(self, pairs: Any) -> "RepairPlan":
-        """The plan, with the keys and captions of ``pairs``, as :func:`cleanpairs.load_pairs` takes them, where a
-        spreadsheet has rewritten them. DataError: it is for others.
+        """Check that the plan is for these pairs.
+
+        Parameters
+        ----------
+        pairs : Pairs, path or table
+            As :func:`cleanpairs.load_pairs` takes them.
+
+        Returns
+        -------
+        RepairPlan
+            With the keys and captions of the pairs, where a spreadsheet has rewritten them.
+
+        Raises
+        ------
+        DataError
+            It is for others.
         """
         pairs = load_pairs(pairs)
         check_data(self, len(self), pairs.source.fingerprint, len(pairs))
@@ -190,11 +218,24 @@ class RepairPlan:
     def apply(self, pairs: Any) -> Any:
         """Return the kept and the repaired pairs, in order, as a new corpus in memory.
 
-        Images stay where they are. Pairs are numbered anew. ``row``, ``position`` and ``keys`` remain those of the
-        input, and a truth follows the repairs. Of a ``datasets.Dataset`` it is a Dataset with the same features: given
-        similarities of repaired rows are null, and so are the vectors of captions that were written.
+        Images stay where they are, and pairs are numbered anew. ``row``, ``position`` and ``keys`` remain those of the
+        input. A truth follows the repairs.
 
-        Raises ConfigError: the rows of a Dataset hold lists of captions, or it is neither Pairs nor a Dataset.
+        Parameters
+        ----------
+        pairs : Pairs or datasets.Dataset
+            What the plan was made for.
+
+        Returns
+        -------
+        Pairs or datasets.Dataset
+            A Dataset has the same features. Given similarities of repaired rows are null, and so are the vectors of
+            captions that were written.
+
+        Raises
+        ------
+        ConfigError
+            The rows of a Dataset hold lists of captions, or it is neither Pairs nor a Dataset.
         """
         if not isinstance(pairs, Pairs):
             return self._applied_to(pairs)
@@ -247,11 +288,21 @@ class RepairPlan:
         return type(dataset)(as_schema(pa.table(columns), dataset.features.arrow_schema))
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> None:
-        """Write the plan, whole or not at all: Parquet, or CSV for a spreadsheet where ``path`` ends in ``.csv``. The
-        last column is empty. Its name is JSON, and has what a plan holds besides its rows. A caption that a spreadsheet
-        would take for a formula gets an apostrophe in front, which :meth:`load` ignores.
+        """Write the plan, whole or not at all.
 
-        Raises OutputExistsError: it exists and ``overwrite`` is False.
+        Parameters
+        ----------
+        path : str or Path
+            Parquet, or CSV for a spreadsheet where it ends in ``.csv``. The last column of the CSV is empty. Its name
+            is JSON, and has what a plan holds besides its rows. A caption that a spreadsheet would take for a formula
+            gets an apostrophe in front, which :meth:`load` ignores.
+        overwrite : bool
+            Replace the file.
+
+        Raises
+        ------
+        OutputExistsError
+            The file exists.
         """
         with staged_file(path, overwrite=overwrite) as staging:
             if Path(path).suffix == ".csv":
@@ -268,10 +319,22 @@ class RepairPlan:
 
     @classmethod
     def load(cls, path: str | Path) -> "RepairPlan":
-        """A plan as :meth:`save` left it, or as somebody edited it: its ``action`` and ``donor_pair_id``, from which
-        the rest follows. Scores are kept only with the donor that they were computed for.
+        """Read a plan as :meth:`save` left it, or as somebody edited its ``action`` and ``donor_pair_id``.
 
-        Raises DataError: the file cannot be read, or holds no plan.
+        Parameters
+        ----------
+        path : str or Path
+            The file.
+
+        Returns
+        -------
+        RepairPlan
+            The other columns follow from these two. Scores are kept only with the donor that they were computed for.
+
+        Raises
+        ------
+        DataError
+            The file cannot be read, or holds no plan.
         """
         path = Path(path)
         if not path.exists():

@@ -50,23 +50,73 @@ def write_report(
     It loads nothing and sends nothing: its content security policy lets in one style and one script by their hashes,
     and images that it contains itself. The same arguments give the same bytes.
 
-    - ``scores``: a fitted estimator, correspondences (N,), or a table with a column of them. Low = bad, null or NaN
-      where quarantined. Other columns of floats are scores to compare with, as ``pairs.precomputed_scores`` is
-    - ``pairs``: as :func:`cleanpairs.load_pairs` takes them
-    - ``threshold`` in [0, 1]: pairs below it are flagged. Without a ``plan`` nothing is repaired or dropped
-    - ``truth`` (N,) bool: True where a pair is known to be wrong
-    - ``info``, ``settings``: of the run, as its run.json has them, and the estimator's parameters
-    - ``metrics``: one an epoch, with ``loss``, ``stage`` and, where there was validation, ``val_rsum``
-    - ``calibration``: of scores that are probabilities: the page begins with the share of mismatched pairs
-    - ``next_steps``: what may be done next, and the command for it
-    - ``why`` (N,): a sentence on what speaks against a pair. See :meth:`cleanpairs.explain.Explainer.why`
-    - ``summary``: label -> number, in large type at the top
-    - ``slice_by``: columns of the input. A table each
-    - ``audit_result``: result of an audit, :meth:`cleanpairs.audit.AuditResult.to_dict`
-    - ``count``: cards in a gallery. Fewer where the page would be larger than 10 MB
+    Parameters
+    ----------
+    out : str or Path
+        The page.
 
-    Raises ConfigError: the input has no such column to slice by. DataError: scores, pairs, plan and truth are not
-    about the same pairs. OutputExistsError.
+    title : str
+        Its heading.
+
+    scores : estimator, (N,) array_like of float, or table
+        A fitted estimator, correspondences, or a table with a column of them. Low is bad, null or NaN is quarantined.
+        Other columns of floats are scores to compare with, as ``pairs.precomputed_scores`` is.
+
+    threshold : float in [0, 1]
+        Pairs below it are flagged.
+
+    pairs : Pairs, path or table
+        As :func:`cleanpairs.load_pairs` takes them.
+
+    plan : RepairPlan, optional
+        Without it nothing is repaired or dropped.
+
+    truth : (N,) bool, optional
+        True where a pair is known to be wrong.
+
+    info, settings : mapping, optional
+        Of the run, as its run.json has them, and the estimator's parameters.
+
+    metrics : sequence of mapping
+        One an epoch, with ``loss``, ``stage`` and, where there was validation, ``val_rsum``.
+
+    calibration : Calibration, optional
+        Of scores that are probabilities. Then the page begins with the share of mismatched pairs.
+
+    next_steps : sequence of (str, str)
+        What may be done next, and the command for it.
+
+    why : sequence of str or None, optional
+        N sentences on what speaks against a pair. See :meth:`cleanpairs.explain.Explainer.why`.
+
+    summary : mapping of str to number, optional
+        Figures in large type at the top.
+
+    slice_by : sequence of str
+        Columns of the input. The page has a table for each.
+
+    audit_result : mapping, optional
+        Result of an audit: :meth:`cleanpairs.audit.AuditResult.to_dict`.
+
+    count : int
+        Cards in a gallery. There are fewer where the page would be larger than 10 MB.
+
+    overwrite : bool
+        Replace ``out``.
+
+    Returns
+    -------
+    Path
+        The page.
+
+    Raises
+    ------
+    ConfigError
+        The input has no such column to slice by.
+    DataError
+        Scores, pairs, plan and truth are not about the same pairs.
+    OutputExistsError
+        ``out`` exists.
     """
     pairs = load_pairs(pairs)
     outcome, info, settings = outcome_of(scores, threshold, plan, truth), info or {}, settings or {}

@@ -16,7 +16,7 @@ from cleanpairs.data.arrays import as_array, as_truths
 
 @dataclass(frozen=True)
 class Recall:
-    """Recall in per cent, both directions."""
+    """Share of images whose caption is among the nearest 1, 5 and 10 (i2t), and of captions (t2i), in per cent."""
 
     i2t_r1: float
     i2t_r5: float
@@ -37,7 +37,15 @@ class Recall:
 
 @dataclass(frozen=True)
 class Detection:
-    """How well mismatched pairs are found. ``precision``, ``recall`` and ``f1`` at the threshold, 0 to 1."""
+    """How well mismatched pairs are found, from 0 to 1.
+
+    Attributes
+    ----------
+    auroc, ap : float
+        Area under the ROC curve, and average precision.
+    precision, recall, f1 : float
+        At the threshold.
+    """
 
     auroc: float
     ap: float
@@ -117,10 +125,29 @@ def recall_folds(
 
 
 def detection(correspondence: np.ndarray, mismatched: np.ndarray, threshold: float) -> Detection:
-    """Detection of mismatched pairs by low correspondence, both (N,). NaN (quarantined) pairs and those of masked truth
-    are left out, pairs below the ``threshold`` are flagged. AUROC and AP are NaN when all pairs are alike in truth.
-    Where nothing is mismatched, all figures are. Where nothing is flagged, the precision is. Raises ConfigError: the
-    threshold is no number. DataError: the truths are not as many, or not True or False.
+    """Measure how well a low correspondence finds mismatched pairs.
+
+    Parameters
+    ----------
+    correspondence : (N,) float
+        Low means mismatched. NaN (quarantined) pairs are left out.
+    mismatched : (N,) bool
+        The truth. Masked pairs are left out.
+    threshold : float
+        Pairs below it are flagged.
+
+    Returns
+    -------
+    Detection
+        AUROC, average precision (AP), and precision, recall and F1 at the threshold, from 0 to 1. All are NaN where no
+        pair is mismatched. AUROC and AP are NaN where all pairs are, and the precision where none is flagged.
+
+    Raises
+    ------
+    ConfigError
+        The threshold is no number.
+    DataError
+        The truths are not as many, or not True or False.
     """
     from sklearn.metrics import average_precision_score, roc_auc_score
 
