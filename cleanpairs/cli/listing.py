@@ -187,7 +187,8 @@ def _reasons(reasons: list[dict[str, Any]], most: int = 10) -> Iterator[str]:
 def _decoding(summary: dict[str, Any], decode: str) -> Iterator[str]:
     done = summary["decoded"]
     if done is None:
-        why = "not asked for" if decode == "none" else "there are no encoded images to decode"
+        paths = [f"  (--image-root DIR: those of {safe(c['name'])})" for c in summary["columns"] if c["role"] == "image"]
+        why = "not asked for" if decode == "none" else "".join(["there are no encoded images to decode", *paths])
         yield f"decoded      none: {why}"
         return
     of, failed = plural(done["of"], "image"), sum(reason["pairs"] for reason in done["failures"])
