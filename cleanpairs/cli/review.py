@@ -170,7 +170,7 @@ def review(
             _take_labels(opened, labels)  # by which a judge is judged, too
         if judge is not None:
             _ask_judge(opened, judge, n or 200)
-        return _calibrate(opened, n, labels, no_browser, ask=judge is None)
+        return _calibrate(opened, n, no_browser, ask=labels is None and judge is None)
     if n is not None or labels is not None or judge is not None:
         raise click.UsageError("--n, --labels and --judge go with --calibrate")
     folder, pairs, y = opened.path / "review", opened.load_input(), opened.scores().correspondence
@@ -228,16 +228,16 @@ def _take_labels(run: Any, csv: str) -> None:
         log.label(read_answers(csv, correspondence=run.fitted_scores().correspondence, keys=pairs.keys))
 
 
-def _calibrate(run: Any, n: int | None, csv: str | None, no_browser: bool, ask: bool) -> None:
-    """Ask, or read the answers of a CSV, and print the calibrated figures."""
+def _calibrate(run: Any, n: int | None, no_browser: bool, ask: bool) -> None:
+    """Ask on a page, if ``ask``, and print the figures that are calibrated by all answers."""
     from cleanpairs.review.session import Session
 
     pairs, y = run.load_input(), run.fitted_scores().correspondence
-    if ask and csv is None and (usable := len(y[y == y])) < 20:
+    if ask and (usable := len(y[y == y])) < 20:
         raise RefusedError(f"answers count from 20 on, and {run.path.name} has {plural(usable, 'pair')}")
     log = run.decision_log(len(pairs))
     wanted = n if n is not None else max(40, len(log.labels()) + 20 * (len(log.labels()) >= 40))
-    session = Session(pairs, None, y, log, wanted=wanted if ask and csv is None else 0)
+    session = Session(pairs, None, y, log, wanted=wanted if ask else 0)
 
     def judge() -> tuple[dict[str, Any], str]:
         if (answered := run.answered()) is not None:
@@ -246,7 +246,7 @@ def _calibrate(run: Any, n: int | None, csv: str | None, no_browser: bool, ask: 
         message = f"{plural(answers, 'answer')} so far: from 20 on they count. cleanpairs review {quote(str(run.path))}"
         return {"answers": answers}, f"{message} --calibrate resumes"
 
-    if ask and csv is None:
+    if ask:
         _serve(session, lambda: judge()[1], f"Calibration of {run.path.name}", no_browser)
     print_result(*judge())
 

@@ -82,8 +82,7 @@ def result_table(result: Mapping[str, Any]) -> str:
         "outliers": odd if out else None,
         "issues": f"{'; '.join(others) or 'doubtful pairs alone'}  (issues.csv; cleanpairs worst{run})",
     }
-    lines = [rate_in_words(result), *(f"{name:<16}{text}" for name, text in rows.items() if text)]
-    lines += ["", "correspondence"]
+    lines = [rate_in_words(result), *(f"{name:<16}{text}" for name, text in rows.items() if text), "", "correspondence"]
     top = max([*result["histogram"], 1])
     for k, count in enumerate(result["histogram"]):
         lines.append(f"  {k / 10:.1f}-{(k + 1) / 10:.1f}  {count:>9,}  {'█' * round(40 * count / top)}")
