@@ -233,7 +233,7 @@ class ExpectedQuality:
 def expected_quality(
     correspondence: ArrayLike, calibration: Calibration | None, *, threshold: float = 0.5, run: str = "RUN"
 ) -> ExpectedQuality:
-    """Precision and recall to expect at several thresholds, the run's among them, before anybody has labelled anything.
+    """Return the precision and recall to expect at several thresholds, before anybody has labelled anything.
 
     Parameters
     ----------

@@ -73,8 +73,8 @@ def repair_options(more: str = "") -> tuple[Decorator, ...]:
         option("--keep=P", "Keep this share of the pairs, those with the best scores.", float),
         option(
             "--repairs",
-            "probable: make repairs that are more likely right than wrong, where that is known. plausible: make the "
-            "best repair of each pair. none: drop all pairs below the threshold.",
+            "probable: make repairs that are more likely right than wrong, where that is known. plausible: take the "
+            "best candidate of each pair, right or near. none: drop all pairs below the threshold.",
             ["probable", "plausible", "none"],
             default="probable",
         ),

@@ -241,8 +241,7 @@ def _next_steps(run: Any, calibration: Any, pairs: Any, plan: Any) -> list[tuple
             steps.append((note, f"{command} --max-wrong {most:g}"))
     told = "twenty more questions, for narrower intervals"
     ask = told if run.result.get("answers") else "forty questions, to measure the noise rate"
-    steps.append((f"Answer {ask}", f"cleanpairs review {name} --calibrate"))
-    return steps
+    return steps + [(f"Answer {ask}", f"cleanpairs review {name} --calibrate")] * (len(y) >= 40)
 
 
 def _audit_result(run: Any) -> dict[str, Any] | None:

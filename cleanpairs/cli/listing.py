@@ -203,13 +203,13 @@ def _reasons(reasons: list[dict[str, Any]], most: int = 10) -> Iterator[str]:
 def _decoding(summary: dict[str, Any], decode: str) -> Iterator[str]:
     done = summary["decoded"]
     if done is None:
-        why = "not asked for" if decode == "none" else "there are no encoded images to decode"
+        also = [f"  (--image-root DIR: those of {safe(c['name'])})" for c in summary["columns"] if c["role"] == "image"]
+        why = "not asked for" if decode == "none" else "".join(["there are no encoded images to decode", *also])
         yield f"decoded      none: {why}"
         return
     of, failed = plural(done["of"], "image"), sum(reason["pairs"] for reason in done["failures"])
-    which = "all" if done["images"] == done["of"] else "a sample"
-    more = "" if done["images"] == done["of"] else "; --decode all takes every one"
-    yield f"decoded      {done['images']:,} of {of} ({which}{more}): {plural(failed, 'failure')}"
+    which = "all" if done["images"] == done["of"] else "a sample; --decode all takes every one"
+    yield f"decoded      {done['images']:,} of {of} ({which}): {plural(failed, 'failure')}"
     if done["width"] is not None:
         sides = ((name, *done[name]) for name in ("width", "height"))
         texts = [f"{name} {low:,} to {high:,} (median {mid:,})" for name, low, mid, high in sides]

@@ -38,7 +38,7 @@ def evaluate(paths: tuple[str, ...], truth: str | None, threshold: float | None,
     """Measure retrieval on DATA with the model of RUN (or runs/latest): captions for images, and images for captions.
 
     The output has R@1, R@5 and R@10 in both directions, in percent, and rSum, the sum of the six. Without DATA the data
-    of the fit are used, which the model has memorised in part.
+    of the fit is used, which the model has memorised in part.
 
     If DATA has a column `true_mismatch`, or with --truth, the output has the detection of mismatched pairs, too: AUROC,
     average precision, and precision, recall and F1 at the threshold. Pairs of the fit have the scores of the run. Other
@@ -167,7 +167,7 @@ def _rates(context: click.Context, parameter: click.Parameter, value: str) -> tu
     option("--noise=R,R", "Shares of pairs to mismatch.", default="0.2,0.4,0.6,0.8", callback=_rates),
     option("--kind=KIND,KIND", "Kinds of noise, see `cleanpairs corrupt --help`.", default="uniform"),
     per_option,
-    option("--noise-file=NPY noise_files", "Permutations in place of --noise. Repeatable.", Reads(), multiple=True),
+    option("--noise-file=NPY noise_files", "Permutations, not --noise. May be repeated.", Reads(), multiple=True),
     option("--seeds=N", "Number of seeds: each fit is repeated.", click.IntRange(min=1), default=3),
 )
 @group(

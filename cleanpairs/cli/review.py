@@ -14,7 +14,7 @@ import click
 
 from cleanpairs.cli.options import PathsCommand, Reads, Writes, existing_run, option, run_argument, splitting
 from cleanpairs.cli.terminal import Progress, echo, has_flag, print_result
-from cleanpairs.core import jsonable, plural
+from cleanpairs.core import RefusedError, jsonable, plural
 
 if TYPE_CHECKING:
     from cleanpairs.review.session import Session

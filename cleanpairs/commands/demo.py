@@ -79,7 +79,7 @@ def run_demo(out: str | Path = "demo", *, say: Say = print) -> dict[str, Any]:
 
 def _fit(out: Path, options: dict[str, Any], say: Say) -> tuple[Run, Any, int]:
     """Return the run, its fitted estimator, and how many pairs it flags."""
-    say("2. the method auto is trained on them; it does not know which captions are wrong")
+    say("2. the method auto is trained on them, and does not know which captions are wrong")
     options |= {"val": str(clipart_path("val")), "out": str(out), "overwrite": True}
     result = fit_run(Recipe.resolve("auto-clipart", options=options), latest=False)
     current_progress().close()

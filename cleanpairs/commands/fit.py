@@ -80,15 +80,15 @@ def result_table(result: Mapping[str, Any]) -> str:
         "validation": None if result["val_rsum"] is None else f"rSum {result['val_rsum']:.1f}{best}{seen}",
         "worst": result["worst"],
         "outliers": odd if out else None,
-        "issues": f"{'; '.join(others) or 'no others listed'}  (issues.csv; cleanpairs worst{run})",
+        "issues": f"{'; '.join(others) or 'doubtful pairs alone'}  (issues.csv; cleanpairs worst{run})",
     }
-    lines = [rate_in_words(result), *(f"{name:<16}{text}" for name, text in rows.items() if text)]
-    lines += ["", "correspondence"]
+    lines = [rate_in_words(result), *(f"{name:<16}{text}" for name, text in rows.items() if text), "", "correspondence"]
     top = max([*result["histogram"], 1])
     for k, count in enumerate(result["histogram"]):
         lines.append(f"  {k / 10:.1f}-{(k + 1) / 10:.1f}  {count:>9,}  {'█' * round(40 * count / top)}")
     count = f"cleanpairs review{run} --calibrate  (forty answers measure the noise rate)"
-    steps = [] if result.get("answers") else [count]
+    few = result["pairs"] - result["quarantined"] < 40
+    steps = [] if few or result.get("answers") else [count]
     steps += [f"cleanpairs review{run} (look at the outliers)"] if out else []
     steps.append(f"cleanpairs export{run} --out out.parquet")
     lines += ["", f"{'run':<16}{result['run']}{'' if run else '  (runs/latest, until the next fit)'}"]

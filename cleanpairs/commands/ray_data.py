@@ -18,7 +18,7 @@ from cleanpairs.ops.columns import is_list, one_array, plain_batch, plain_schema
 
 
 class ScorePairs:
-    """A model that scores batches of rows. What ``Dataset.map_batches`` makes once a worker and then calls.
+    """A model that scores batches of rows. ``Dataset.map_batches`` makes one for each worker, and then calls it.
 
     Parameters
     ----------
@@ -56,10 +56,23 @@ class ScorePairs:
             raise ConfigError(f"the model in {run} scores no batches of vectors: use `cleanpairs score`")
 
     def __call__(self, batch: Any) -> Any:
-        """Return the pyarrow Table ``batch`` with the columns ``correspondence`` (float32), ``is_mismatch`` (bool) and
-        ``reason`` (string): why a row cannot be scored, else null. The other two are null then.
+        """Score a batch.
 
-        Raises DataError: columns are missing, of the wrong kind, hold lists of captions, or have the name of a new one.
+        Parameters
+        ----------
+        batch : pyarrow.Table
+            Rows with image vectors and captions, or caption vectors.
+
+        Returns
+        -------
+        pyarrow.Table
+            The same with the columns ``correspondence`` (float32), ``is_mismatch`` (bool) and ``reason`` (string). The
+            reason says why a row cannot be scored, and the other two are null then. Else it is null.
+
+        Raises
+        ------
+        DataError
+            Columns are missing, of the wrong kind, hold lists of captions, or have the name of a new one.
         """
         if not isinstance(batch, pa.Table):
             raise DataError(f'a batch must be a pyarrow Table (batch_format="pyarrow"), found {type(batch).__name__}')

@@ -112,7 +112,7 @@ class Pairs:
         keys: Sequence[str] | None = None,
         precomputed_scores: Mapping[str, Sequence[float] | np.ndarray] | None = None,
     ) -> "Pairs":
-        """Pairs in memory, of N captions and M images.
+        """Make pairs in memory, of N captions and M images.
 
         Parameters
         ----------

@@ -11,7 +11,7 @@ CLIPART_SPLITS = ("train", "val", "test")
 
 
 def clipart_path(split: str = "train") -> Path:
-    """The Parquet file of one split of the clip art.
+    """Return the Parquet file of one split of the clip art.
 
     Parameters
     ----------

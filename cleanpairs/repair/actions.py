@@ -77,11 +77,10 @@ def why_none_is_repaired(reasons: Mapping[str, int], *, listed: bool = False, ui
     reasons = {reason: n for reason, n in reasons.items() if reason != REASONS[DUPLICATE]}
     if not reasons or set(reasons) == {REASONS[NOT_ASKED]}:
         return ""
-    counts = ", ".join(f"{reason} ({plural(n, 'pair')})" for reason, n in reasons.items())
-    given = "" if listed else f": {counts}"
-    could = "; --repairs plausible (repairs='plausible') makes the best repair of each pair"
+    given = ". Reasons: " + ", ".join(f"{reason} ({plural(n, 'pair')})" for reason, n in reasons.items())
+    could = ". --repairs plausible (repairs='plausible') takes the best candidate of each pair, right or near"
     helps = not uids and not reasons.keys().isdisjoint(REASONS[UNSURE:NOT_ASKED])
-    return f"nothing is repaired{given}" + could * helps
+    return "nothing is repaired" + given * (not listed) + could * helps
 
 
 def count_actions(actions: Counter[str]) -> dict[str, int]:

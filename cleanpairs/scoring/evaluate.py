@@ -16,7 +16,7 @@ from cleanpairs.data.arrays import as_array, as_truths
 
 @dataclass(frozen=True)
 class Recall:
-    """Recall in per cent, both directions."""
+    """Share of images whose caption is among the nearest 1, 5 and 10 (i2t), and of captions (t2i), in per cent."""
 
     i2t_r1: float
     i2t_r5: float
@@ -37,7 +37,15 @@ class Recall:
 
 @dataclass(frozen=True)
 class Detection:
-    """How well mismatched pairs are found. ``precision``, ``recall`` and ``f1`` at the threshold, 0 to 1."""
+    """How well mismatched pairs are found, from 0 to 1.
+
+    Attributes
+    ----------
+    auroc, ap : float
+        Area under the ROC curve, and average precision.
+    precision, recall, f1 : float
+        At the threshold.
+    """
 
     auroc: float
     ap: float

@@ -208,7 +208,10 @@ def test_a_run_is_replaced_only_by_a_fit_that_can_begin(command: Command, data: 
 
 
 def test_default_run_directory_and_latest(command: Command, data: Path) -> None:
-    assert command("fit", data, *SMALL).code == 0
+    assert "forty" not in command("fit", data, *SMALL, "--limit", 19, "--out", "few").out
+    assert_refused(command("review", "few", "--calibrate", "--no-browser"), 7, "from 20 on, and few has 19 pairs")
+    assert command("report", "few").code == 0 and "forty" not in Path("report.html").read_text(encoding="utf-8")
+    assert "forty answers" in command("fit", data, *SMALL).out
     assert command("fit", data, "--quiet", "--resume", *SMALL).code == 0  # also with DATA it is the latest run
     (run,) = [p for p in Path("runs").iterdir() if not p.is_symlink()]
     assert "crcl-data" in run.name and os.readlink("runs/latest") == run.name
@@ -224,8 +227,7 @@ def test_corrupt_then_fit_knows_nothing_of_the_truth(command: Command) -> None:
     pq.write_table(hidden.drop_columns(["true_mismatch", "true_key"]), "blind.parquet")
     for name in ("noisy", "blind"):
         assert command("fit", f"{name}.parquet", "--out", f"run-{name}", "--quiet", *SMALL).code == 0
-    a, b = (pq.read_table(f"run-{name}/scores.parquet")["correspondence"] for name in ("noisy", "blind"))
-    assert a.equals(b)
+    assert pq.read_table("run-noisy/scores.parquet").equals(pq.read_table("run-blind/scores.parquet"))
 
 
 # -- signals --------------------------------------------------------------------------------------------------------

@@ -227,11 +227,11 @@ def test_parts_in_the_order_of_their_numbers(tmp_path: Path, dtype: str, sizes: 
     assert len(few) == len(few.images) == len(few.text_vectors) == 5
 
 
-def test_images_behind_the_vectors_and_parts_that_are_missing(tmp_path: Path) -> None:
-    folder, image = tmp_path / "e", tmp_path / "000000001.png"
-    write(folder, [1, 1], texts=False)
-    image.write_bytes(picture(1))
+def test_images_behind_the_vectors_and_parts_that_are_missing(tmp_path: Path, output_of: Any) -> None:
+    write(folder := tmp_path / "e", [1, 1], texts=False)
+    (tmp_path / "000000001.png").write_bytes(picture(1))
     assert load_pairs(folder).images.read([0, 1]) == [None, None]
+    assert "(--image-root DIR: those of image_path)" in output_of("inspect", folder)
     pairs = load_pairs(folder, image_root=tmp_path)
     assert pairs.images.read([0, 1]) == [None, picture(1)] and pairs.images.kind == "features"
     assert pairs.reasons == {} and pairs.text_vectors is None

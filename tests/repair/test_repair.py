@@ -361,15 +361,13 @@ def test_what_is_kept_and_repaired_is_expected_hardly_dirtier_than_what_is_kept(
     assert made and ("its repair would raise the share of mismatched pairs" in table["reason"]) == (right == 0.7)
 
 
-@pytest.mark.parametrize(
-    ("repairs", "said"),
-    [("probable", "do not show how likely a repair is right"), ("none", "no repairs were asked for")],
-)
-def test_nothing_is_repaired_where_it_cannot_be_judged_or_is_not_wanted(repairs: str, said: str) -> None:
+@pytest.mark.parametrize("repairs", ["probable", "none"])
+def test_nothing_is_repaired_where_it_cannot_be_judged_or_is_not_wanted(repairs: str) -> None:
+    said = "do not show how likely a repair is right" if repairs == "probable" else "no repairs were asked for"
     summary = Corpus(40, 0.5).plan(repairs=repairs).summary()
     assert summary.repaired == 0 and summary.dropped == 40 - summary.kept > 0
     assert said in str(summary)
-    assert ("nothing is repaired; --repairs plausible (repairs='plausible')" in str(summary)) == (repairs == "probable")
+    assert ("nothing is repaired. --repairs plausible (repairs='plausible')" in str(summary)) == (repairs == "probable")
 
 
 @pytest.mark.parametrize("strategy", ["half-replace", "pseudo-caption"])
