@@ -223,6 +223,8 @@ def _calibrate(run: Any, n: int | None, csv: str | None, judge: str | None, no_b
     from cleanpairs.review.session import Session
 
     pairs, y, ask = run.load_input(), run.fitted_scores().correspondence, csv is None and judge is None
+    if ask and (usable := len(y[y == y])) < 20:
+        raise RefusedError(f"answers count from 20 on, and {run.path.name} has {plural(usable, 'pair')}")
     log = run.decision_log(len(pairs))
     if csv is not None:
         log.label(read_answers(csv, correspondence=y, keys=pairs.keys))  # by which a judge is judged, too

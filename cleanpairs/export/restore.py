@@ -80,10 +80,8 @@ def restore_export(
     """
     export = open_export(out, ledger)
     if export.format not in REVERSIBLE:
-        raise ConfigError(
-            f"{export.out} is an export as {export.format}: only {' and '.join(REVERSIBLE)} can be restored. "
-            f"The input is still where it was, and {export.ledger.path} says what was changed"
-        )
+        message = f"{export.out} is an export as {export.format}: only {' and '.join(REVERSIBLE)} can be restored. "
+        raise ConfigError(f"{message}The input is still where it was, and {export.ledger.path} says what was changed")
     export.check(export.ledger)
     note = LedgerNote.read(export.ledger.path)
     export.check(*export.parts)
