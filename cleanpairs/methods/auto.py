@@ -32,7 +32,7 @@ from cleanpairs.estimators.cleaner import Fit
 from cleanpairs.estimators.encoders import AUTO, GIVEN
 from cleanpairs.estimators.persistence import Saved, Stored
 from cleanpairs.methods.auto_training import AutoTraining
-from cleanpairs.methods.untrained import Untrained, vectors_of_both
+from cleanpairs.methods.untrained import Untrained
 from cleanpairs.ops.normalised_similarity import TAU
 from cleanpairs.scoring import embed_images, embed_texts
 from cleanpairs.trainer import TrainingData, step_seed
@@ -311,11 +311,8 @@ class Auto(PairCleaner):
         self, embedded: Embedded, correspondence: np.ndarray, threshold: float
     ) -> PairProbability | None:
         """See :meth:`cleanpairs.estimators.PairScorer._pair_probability`."""
-        pairs, images, tokens = embedded.pairs, embedded.frozen_images, embedded.frozen_texts
-        assert images is not None and tokens is not None
-        both = vectors_of_both(images, tokens)
-        joint = both if both is not None and both[0].shape[1] == both[1].shape[1] else None
-        spaces, groups = embedded.frozen_spaces, (pairs.pair_image_group, pairs.text_group)
+        pairs, spaces = embedded.pairs, embedded.frozen_spaces
+        groups, joint = (pairs.pair_image_group, pairs.text_group), embedded.given_vectors()
         return PairProbability(
             *spaces, pairs.image_index, *groups, correspondence, threshold, joint=joint, seed=self.random_state_
         )

@@ -26,16 +26,6 @@ def frozen_pairs(data: TrainingData, seed: int) -> VectorPairs:
     return VectorPairs(images[data.image_index], texts, data.image_group, data.text_group)
 
 
-def vectors_of_both(images: np.ndarray, tokens: TokenTable) -> tuple[np.ndarray, np.ndarray] | None:
-    """Unit vectors (M, e) of the images and (N, f) of the captions, where both came as one vector each."""
-    from sklearn.preprocessing import normalize
-
-    if tokens.vectors is None or images.ndim != 3 or images.shape[1] != 1 or not len(tokens):
-        return None
-    text = np.asarray(tokens.vectors[tokens.ids[tokens.offsets[:-1]]], np.float32)
-    return normalize(images[:, 0].astype(np.float32)), normalize(text)
-
-
 def similarity_of(data: TrainingData, seed: int, sample: bool = False) -> SimilarityAgreement | None:
     """Return the similarity of vectors of one space, if both sides came as one vector each, else None."""
     vectors, images = data.tokens.vectors, data.images
