@@ -105,8 +105,7 @@ class Embedded:
         """
         pairs = self.pairs
         _, first, row = np.unique(pairs.row, return_index=True, return_inverse=True)
-        usable, count = np.zeros(len(first), bool), np.bincount(row)
-        usable[row[self.usable]] = True
+        usable, count = np.bincount(row, self.usable) > 0, np.bincount(row)
 
         def of_rows(images: np.ndarray, texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             if len(first) < len(pairs):  # of several captions the mean
