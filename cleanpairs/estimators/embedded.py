@@ -8,9 +8,12 @@ import numpy as np
 
 from cleanpairs.core import DataError, check_whole, plural
 from cleanpairs.correspondence.displacement import Displacement, find_displaced_rows
+from cleanpairs.correspondence.similarity import null_pairs, one_space_by_cosine
 from cleanpairs.data import Pairs
 from cleanpairs.encoders.tokenizer import TokenTable
 from cleanpairs.estimators.spaces import displaced_between_spaces, frozen_spaces
+from cleanpairs.ops.matching import unit_rows
+from cleanpairs.ops.normalised_similarity import VectorPairs
 from cleanpairs.scoring import Embeddings, Encoded, matrix
 from cleanpairs.scoring.evaluate import Recall, recall, recall_of_similarity
 
@@ -78,13 +81,14 @@ class Embedded:
         assert self.frozen_images is not None and self.frozen_texts is not None
         return frozen_spaces(self.frozen_images, self.pairs.image_index, self.frozen_texts, 0)
 
-    @property
-    def _has_frozen_spaces(self) -> bool:
-        """Whether the towers saw vectors of two spaces, at least 20."""
-        images, texts = self.frozen_images, self.frozen_texts
-        if images is None or texts is None or images.ndim != 3 or len(images) < 20 or not len(self.pairs):
-            return False
-        return texts.vectors is None or images.shape[1:] != (1, texts.vectors.shape[1])
+    def given_vectors(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """Unit vectors (M, d) and (N, d) of the data, where a trained model's towers saw one for each image and each
+        caption, of one length.
+        """
+        seen, tokens = self.frozen_images, self.frozen_texts
+        if seen is None or tokens is None or tokens.vectors is None or seen.shape[1:] != (1, tokens.vectors.shape[1]):
+            return None
+        return unit_rows(seen[:, 0]), unit_rows(np.asarray(tokens.vectors[tokens.ids[tokens.offsets[:-1]]]))
 
     def displaced_rows(self, matched: np.ndarray) -> Displacement:
         """See :meth:`PairScorer.displaced_rows`.
@@ -97,20 +101,30 @@ class Embedded:
         Returns
         -------
         Displacement
-            Of n rows.
+            Of n rows. Trained networks know displaced pairs by heart. So it comes from what their towers saw: given
+            vectors of one space as they are, or regressions between two spaces.
         """
-        pairs, spaces = self.pairs, self.frozen_spaces if self._has_frozen_spaces else None
+        pairs = self.pairs
         _, first, row = np.unique(pairs.row, return_index=True, return_inverse=True)
-        images, texts = (self.images.vectors, self.texts.vectors) if spaces is None else spaces
-        images, usable, count = images[pairs.image_index[first]], np.zeros(len(first), bool), np.bincount(row)
-        usable[row[self.usable]] = True
-        if len(first) < len(pairs):  # of several captions the mean
-            each = texts / count[row, None].astype(np.float32)
-            texts = np.zeros((len(first), texts.shape[1]), np.float32)
-            np.add.at(texts, row, each)
-        if spaces is not None:  # trained networks know displaced pairs by heart
-            mean = np.bincount(row, np.nan_to_num(matched)) / count
-            return displaced_between_spaces(images, texts, mean, usable, pairs.pair_image_group[first])
+        usable, count = np.bincount(row, self.usable) > 0, np.bincount(row)
+
+        def of_rows(images: np.ndarray, texts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            if len(first) < len(pairs):  # of several captions the mean
+                each = texts / count[row, None].astype(np.float32)
+                texts = np.zeros((len(first), texts.shape[1]), np.float32)
+                np.add.at(texts, row, each)
+            return images[pairs.image_index[first]], texts
+
+        if (given := self.given_vectors()) is not None:
+            groups = pairs.pair_image_group, pairs.text_group
+            null, found = np.stack(null_pairs(*groups)), find_displaced_rows(*of_rows(*given), usable=usable)
+            if found.blocks or one_space_by_cosine(VectorPairs(given[0][pairs.image_index], given[1], *groups), null):
+                return found
+        seen = self.frozen_images if self.frozen_texts is not None else None
+        if seen is not None and seen.ndim == 3 and len(seen) >= 20 and len(pairs):
+            mean, image = np.bincount(row, np.nan_to_num(matched)) / count, pairs.pair_image_group[first]
+            return displaced_between_spaces(*of_rows(*self.frozen_spaces), mean, usable, image)
+        images, texts = of_rows(self.images.vectors, self.texts.vectors)
         if images.shape[1] != texts.shape[1]:
             usable[:] = False
         return find_displaced_rows(images, texts, usable=usable)

@@ -30,7 +30,7 @@ from cleanpairs.estimators import Embedded, PairCleaner
 from cleanpairs.estimators.cleaner import Fit
 from cleanpairs.estimators.encoders import AUTO, GIVEN
 from cleanpairs.methods.auto_training import AutoTraining
-from cleanpairs.methods.untrained import Untrained, joint_vectors
+from cleanpairs.methods.untrained import Untrained
 from cleanpairs.ops.normalised_similarity import TAU
 from cleanpairs.scoring import embed_images, embed_texts
 from cleanpairs.trainer import TrainingData, step_seed
@@ -292,8 +292,6 @@ class Auto(PairCleaner):
 
     def _pair_probability(self, embedded: Embedded, y: np.ndarray, threshold: float) -> PairProbability | None:
         """See :meth:`cleanpairs.estimators.PairScorer._pair_probability`."""
-        pairs, images, tokens = embedded.pairs, embedded.frozen_images, embedded.frozen_texts
-        assert images is not None and tokens is not None
-        joint = joint_vectors(images, tokens)
-        spaces, groups = embedded.frozen_spaces, (pairs.pair_image_group, pairs.text_group)
+        pairs, spaces, joint = embedded.pairs, embedded.frozen_spaces, embedded.given_vectors()
+        groups = pairs.pair_image_group, pairs.text_group
         return PairProbability(*spaces, pairs.image_index, *groups, y, threshold, joint=joint, seed=self.random_state_)

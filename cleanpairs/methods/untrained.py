@@ -9,7 +9,7 @@ from cleanpairs.correspondence.agreement import NeighbourAgreement, neighbour_ag
 from cleanpairs.correspondence.similarity import SimilarityAgreement, similarity_agreement, weights_by_twins
 from cleanpairs.encoders.tokenizer import TokenTable
 from cleanpairs.estimators.spaces import frozen_spaces
-from cleanpairs.ops.matching import token_counts, unit_rows
+from cleanpairs.ops.matching import token_counts
 from cleanpairs.ops.normalised_similarity import RIVALS, VectorPairs
 from cleanpairs.trainer import TrainingData, step_seed
 
@@ -24,13 +24,6 @@ def frozen_pairs(data: TrainingData, seed: int) -> VectorPairs:
     """Return the pairs in their :func:`frozen_spaces`."""
     images, texts = frozen_spaces(data.images, data.image_index, data.tokens, seed)
     return VectorPairs(images[data.image_index], texts, data.image_group, data.text_group)
-
-
-def joint_vectors(images: np.ndarray, tokens: TokenTable) -> tuple[np.ndarray, np.ndarray] | None:
-    """Unit vectors (M, e) of images and (N, e) of captions, where both came as one vector each, of one length."""
-    if tokens.vectors is None or images.shape[1:] != (1, tokens.vectors.shape[1]) or not len(tokens):
-        return None
-    return unit_rows(images[:, 0]), unit_rows(tokens.vectors[tokens.ids[tokens.offsets[:-1]]])
 
 
 def similarity_of(data: TrainingData, seed: int) -> SimilarityAgreement | None:
