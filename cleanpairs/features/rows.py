@@ -66,7 +66,8 @@ def compute_rows(
                     file.seek(len(head) + state.done * size)
                     synced, checksum = time.monotonic(), state.checksums[-1][1] if state.checksums else 0
                     for start, values, failed in chunks(state.done):
-                        data = np.ascontiguousarray(values, dtype=dtype).tobytes()
+                        new = values[state.done - start :]  # all of them, unless the run before cut chunks elsewhere
+                        data = np.ascontiguousarray(new, dtype=dtype).tobytes()
                         file.write(data)
                         checksum = zlib.crc32(data, checksum)
                         state.failures.update(failed)
