@@ -22,8 +22,7 @@ def test_a_method_is_one_file_and_one_line(tmp_path: Path, monkeypatch: pytest.M
     ((name, target, *about),) = re.findall(r'^    "(\w+)": \("([\w.:]+)", "(.+)", "(.+)"\),$', text, re.MULTILINE)
     (tmp_path / "example_gce.py").write_text(source, encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
-    entry = (f"example_{target}", *about)
-    monkeypatch.setitem(METHODS, name, Registry("method", {name: entry})[name])
+    monkeypatch.setitem(METHODS, name, Registry("method", {name: (f"example_{target}", *about)})[name])
     method = METHODS.load(name)
     assert method is importlib.import_module("example_gce").GCE
     pairs = corpus(120, 30)

@@ -13,8 +13,7 @@ def dependent(n: int, seed: int = 0, topics: int = 12) -> tuple[np.ndarray, np.n
     rng = np.random.default_rng(seed)
     topic = rng.integers(0, topics, n)
     images = rng.normal(size=(topics, 24))[topic] + rng.normal(size=(n, 24))
-    texts = rng.normal(size=(topics, 30))[topic] + rng.normal(size=(n, 30))
-    return images, texts
+    return images, rng.normal(size=(topics, 30))[topic] + rng.normal(size=(n, 30))
 
 
 def exchanged(rows: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray:

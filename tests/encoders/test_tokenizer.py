@@ -90,8 +90,7 @@ def learned(captions: list[str], **settings: Any) -> Tokenizer:
 
 
 def tokens(tokenizer: Tokenizer, caption: str) -> list[str]:
-    names = ["?", *tokenizer.vocabulary]
-    return [names[k] for k in tokenizer.encode([caption]).ids]
+    return [["?", *tokenizer.vocabulary][k] for k in tokenizer.encode([caption]).ids]
 
 
 def test_frequent_words_are_one_piece_and_word_ends_are_not_words() -> None:

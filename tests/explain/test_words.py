@@ -113,8 +113,7 @@ def test_a_sample_of_the_trusted_pairs_tells_as_much() -> None:
 
 def test_nothing_is_said_without_words_vectors_or_trusted_pairs() -> None:
     pairs, _, wrong = corpus()
-    nobody = Explainer(pairs, explainer(pairs, wrong).vectors, np.zeros(N), 0.5)
-    assert not nobody.explain([0])[0].unsupported
+    assert not Explainer(pairs, explainer(pairs, wrong).vectors, np.zeros(N), 0.5).explain([0])[0].unsupported
     bare, mute = (explainer(replace(pairs, captions=[caption] * N), wrong).explain([0])[0] for caption in ("", "?"))
     assert bare.unsupported == mute.unsupported == ()
     blank = Explainer(pairs, lambda rows: (np.zeros((len(rows), 1), "f4"),) * 2, np.where(wrong, 0.1, 0.9), 0.5)

@@ -179,8 +179,7 @@ def test_clean_pairs_keep_1_and_the_value_joins_split_and_consistency() -> None:
 
 def within(f: BatchOutput) -> list[torch.Tensor]:
     """V and U (B, B) of a batch: unit vectors of its images, and of its texts, by those of the same side."""
-    vectors = (f.model.vector(side).detach() for side in (f.images, f.texts))
-    return [z @ z.T for z in vectors]
+    return [z @ z.T for z in (f.model.vector(side).detach() for side in (f.images, f.texts))]
 
 
 @pytest.mark.parametrize("excluding", [False, True])

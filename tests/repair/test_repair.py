@@ -45,8 +45,7 @@ def make_pairs(captions: list[str], z_image: np.ndarray, truth: np.ndarray | Non
 
 
 def scorer(z_image: np.ndarray, z_text: np.ndarray, image_group: np.ndarray, text_group: np.ndarray) -> np.ndarray:
-    cosine = np.einsum("ij,ij->i", z_image, z_text)
-    return (1 / (1 + np.exp(-(cosine - 0.4) / 0.1))).astype(np.float32)
+    return (1 / (1 + np.exp(-(np.einsum("ij,ij->i", z_image, z_text) - 0.4) / 0.1))).astype(np.float32)
 
 
 class Corpus:
