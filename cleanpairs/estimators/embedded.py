@@ -117,7 +117,7 @@ class Embedded:
 
         if (given := self.given_vectors()) is not None:
             groups = pairs.pair_image_group, pairs.text_group
-            null, found = np.stack(null_pairs(*groups)), find_displaced_rows(*of_rows(*given), usable=usable)
+            null, found = np.stack(null_pairs(*groups, each=1)), find_displaced_rows(*of_rows(*given), usable=usable)
             if found.blocks or one_space_by_cosine(VectorPairs(given[0][pairs.image_index], given[1], *groups), null):
                 return found
         seen = self.frozen_images if self.frozen_texts is not None else None
