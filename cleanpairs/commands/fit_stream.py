@@ -33,7 +33,10 @@ Streamed = tuple[pa.Table, dict[int, str]]
 
 @dataclass(frozen=True)
 class StreamedFit:
-    """Rows of an input, and the ``pairs`` of some of these ``rows`` (k,), rising, on which the method is fitted."""
+    """Rows of an input, and the ``pairs`` of some of these ``rows`` (k,), rising, on which the method is fitted.
+
+    Half of them explain pairs, and are what displaced rows are compared with.
+    """
 
     source: Source
     rows: np.ndarray
@@ -100,7 +103,7 @@ class StreamedFit:
         """Return the worst pairs, explained by the sample, and the displaced rows."""
         y, blocks = estimator.correspondence_, estimator._blocks_
         ends = np.array([(block["pair_id"], block["last"]) for block in blocks], np.int64).reshape(-1, 2)
-        rows = np.union1d(self.rows, np.concatenate([lowest(y, count, blocks), ends.ravel()]))
+        rows = np.union1d(self.rows[::2], np.concatenate([lowest(y, count, blocks), ends.ravel()]))
         pairs = replace(load_some(self.source, rows), keys=keys.take(pa.array(rows)).to_pylist())
         explainer = estimator.explainer(pairs, correspondence=y[rows], threshold=estimator.threshold_)
         at = np.searchsorted(rows, ends).tolist()
