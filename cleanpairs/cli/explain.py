@@ -239,8 +239,8 @@ def _next_steps(run: Any, calibration: Any, pairs: Any, plan: Any) -> list[tuple
             cut = cut_at(y, calibration, str(run.info["method"]), max_wrong=most, keep=None)
             note = f"… keeps {cut.kept:,}, of which at most {percent(most, 0)} {cut.counted}"
             steps.append((note, f"{command} --max-wrong {most:g}"))
-    told = "twenty more questions, for narrower intervals"
-    ask = told if run.result.get("answers") else "forty questions, to measure the noise rate"
+    more = "twenty more questions, for narrower intervals"
+    ask = more if run.result.get("answers") else "forty questions, to measure the noise rate"
     return steps + [(f"Answer {ask}", f"cleanpairs review {name} --calibrate")] * (len(y) >= 40)
 
 

@@ -69,8 +69,8 @@ class Writes(click.Path):
     def check_name(self, value: Any, param: click.Parameter, ctx: click.Context) -> None:
         """Raise BadParameter where the name says that it is of another format, or is none to rename a new output to."""
         if Path(value).name in ("", ".."):
-            told = f"{value} has no name: it is the directory that you are in, or above it. Name another"
-            raise click.BadParameter(told, ctx, param)
+            message = f"{value} has no name: it is the directory that you are in, or above it. Name another"
+            raise click.BadParameter(message, ctx, param)
         endings = ".arrow .csv .feather .html .json .jsonl .md .npy .npz .parquet .tar .tsv .txt .xlsx".split()
         if self.endings and Path(value).suffix.lower() in set(endings).difference(self.endings):
             named = " or *".join(self.endings)

@@ -17,7 +17,7 @@ from cleanpairs.commands.run import Run, write_scores
 from cleanpairs.commands.score import ScoreWork, roles_of, score_stream
 from cleanpairs.core import one_thread
 from cleanpairs.correspondence.displacement import Displacement, find_displaced_rows
-from cleanpairs.correspondence.similarity import NUMBERS, null_pairs, one_space_by_cosine
+from cleanpairs.correspondence.similarity import NUMBERS, one_space_by_cosine
 from cleanpairs.data import Pairs, Source, refuse_changed_input
 from cleanpairs.data.readers import load_some, reader_of
 from cleanpairs.engine import plan_partitions
@@ -139,6 +139,4 @@ def _in_one_space(pairs: Pairs) -> bool:
     if not given.has_vectors(pairs):
         return False
     images, texts = given.vectors(pairs)
-    groups = pairs.pair_image_group, pairs.text_group
-    vectors = VectorPairs(images[pairs.image_index], texts, *groups)
-    return one_space_by_cosine(vectors, np.stack(null_pairs(*groups, each=1)))
+    return one_space_by_cosine(VectorPairs(images[pairs.image_index], texts, pairs.pair_image_group, pairs.text_group))

@@ -460,8 +460,8 @@ class Run:
             of_data = given.get("data"), given.get("options"), self.fingerprint
             return open_recorded(*of_data, self.path / "run.json", trusted=self.trusted)
         except MissingInputError as error:
-            told = f"{error}; the run {self.path.name} was fitted on it: put it back, or give its new place as DATA"
-            raise MissingInputError(f"{told} to rematch, score or evaluate") from error
+            message = f"{error}; the run {self.path.name} was fitted on it: put it back, or give its new place as DATA"
+            raise MissingInputError(f"{message} to rematch, score or evaluate") from error
 
 
 def _link_latest(run: Path) -> None:

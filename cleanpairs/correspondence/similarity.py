@@ -350,8 +350,8 @@ def _calibrated(found: SimilarityAgreement, pairs: VectorPairs, seed: int) -> tu
     model, sums = found.model, found.model.background.sums(pairs)
     null = np.stack(null_pairs(pairs.image_group, pairs.text_group, seed))
     scores, of_null = model.scores(pairs, sums), model.scores(pairs, sums, *null)
-    weight = weights_by_twins(pairs.image_group, pairs.text_group, null[1], model.of_score(scores))
-    weight = _likely_mismatched([Centred(x) for x in (pairs.images, pairs.texts)], null, scores, of_null, weight)
+    sides = [Centred(side) for side in (pairs.images, pairs.texts)]
+    weight = _likely_mismatched(pairs, sides, null, scores, of_null, model.of_score(scores))
     calibration = calibrate(scores, of_null, weight=weight, by_score=True, seed=seed)
     assert calibration is not None
     of_score = ScoreProbability.from_calibration(cautious(calibration, len(pairs)) or calibration, scores)
@@ -399,8 +399,7 @@ def _agreement(pairs: VectorPairs, seed: int, sample: bool = False) -> Similarit
         (s - scales[0, 0]) / scales[0, 1] + correction * predicted[k]
         for s, k in ((alone[0], 0), (alone[1], 1), (background.similarity(pairs, among, *null), 1))
     )
-    weight = weights_by_twins(pairs.image_group, pairs.text_group, null[1], matched)
-    weight = _likely_mismatched(sides, null, added, absent, weight)
+    weight = _likely_mismatched(pairs, sides, null, added, absent, matched)
     calibration = _by_null(added, absent, present, weight, share, seed)
     random = calibration if sample else calibrate(observed, null_scores, weight=weight, by_score=True, draws=0)
     assert calibration is not None and random is not None
@@ -436,16 +435,18 @@ def _folds_and_null(pairs: VectorPairs, seed: int) -> tuple[np.ndarray, np.ndarr
 
 
 def _likely_mismatched(
-    sides: list[Centred], null: np.ndarray, scores: np.ndarray, null_scores: np.ndarray, weight: np.ndarray
-) -> np.ndarray:
-    """Weights (K,) of null pairs (2, K): a first ``weight`` (K,), times how likely their images and captions are those
-    of mismatched pairs.
+    pairs: VectorPairs, sides: list[Centred], null: np.ndarray, scores: np.ndarray, null_scores: np.ndarray,
+    matched: np.ndarray,
+) -> np.ndarray:  # fmt: skip
+    """Weights (K,) of null pairs (2, K): those of :func:`weights_by_twins`, times how likely their images and captions
+    are those of mismatched pairs.
 
     Least squares fit P(mismatched) to the main directions of a side, and to the spread of its cosines with all of the
     other side. The weight is this fit, divided by that of null pairs. So null pairs of a noisy source count more, where
     sources differ in noise and in difficulty.
     """
-    calibration, likely = calibrate(scores, null_scores, weight=weight, by_score=True, draws=0), weight.copy()
+    likely = weights_by_twins(pairs.image_group, pairs.text_group, null[1], matched)
+    calibration = calibrate(scores, null_scores, weight=likely, by_score=True, draws=0)
     assert calibration is not None
     mismatched, of_null = (calibration.mismatched(positions(each, scores)) for each in (scores, null_scores))
     for own, other, rows in zip(sides, sides[::-1], null, strict=True):
@@ -598,20 +599,22 @@ def one_space(observed: np.ndarray, null: np.ndarray, *, least_z: float = 5.0) -
     return (area(observed, null) - 0.5) / deviation >= least_z
 
 
-def one_space_by_cosine(pairs: VectorPairs, null: np.ndarray) -> bool:
+def one_space_by_cosine(pairs: VectorPairs, null: np.ndarray | None = None) -> bool:
     """Whether the cosines of pairs are above those of random ones. See :func:`one_space`.
 
     Parameters
     ----------
     pairs : VectorPairs
         N pairs of unit vectors.
-    null : (2, K) int64
-        Rows of the random pairs' images and captions.
+    null : (2, K) int64, optional
+        Rows of the random pairs' images and captions. None: one for each pair is drawn.
 
     Returns
     -------
     bool
     """
+    if null is None:
+        null = np.stack(null_pairs(pairs.image_group, pairs.text_group, each=1))
     return one_space(*pairs.scores_and_null(pairs, null, kind=None))
 
 

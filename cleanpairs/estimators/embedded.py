@@ -8,7 +8,7 @@ import numpy as np
 
 from cleanpairs.core import DataError, check_whole, plural
 from cleanpairs.correspondence.displacement import Displacement, find_displaced_rows
-from cleanpairs.correspondence.similarity import null_pairs, one_space_by_cosine
+from cleanpairs.correspondence.similarity import one_space_by_cosine
 from cleanpairs.data import Pairs
 from cleanpairs.encoders.tokenizer import TokenTable
 from cleanpairs.estimators.spaces import displaced_between_spaces, frozen_spaces
@@ -88,7 +88,7 @@ class Embedded:
         seen, tokens = self.frozen_images, self.frozen_texts
         if seen is None or tokens is None or tokens.vectors is None or seen.shape[1:] != (1, tokens.vectors.shape[1]):
             return None
-        return unit_rows(seen[:, 0]), unit_rows(np.asarray(tokens.vectors[tokens.ids[tokens.offsets[:-1]]]))
+        return unit_rows(seen[:, 0]), unit_rows(np.asarray(tokens.frozen()))
 
     def displaced_rows(self, matched: np.ndarray) -> Displacement:
         """See :meth:`PairScorer.displaced_rows`.
@@ -116,9 +116,9 @@ class Embedded:
             return images[pairs.image_index[first]], texts
 
         if (given := self.given_vectors()) is not None:
+            found = find_displaced_rows(*of_rows(*given), usable=usable)
             groups = pairs.pair_image_group, pairs.text_group
-            null, found = np.stack(null_pairs(*groups, each=1)), find_displaced_rows(*of_rows(*given), usable=usable)
-            if found.blocks or one_space_by_cosine(VectorPairs(given[0][pairs.image_index], given[1], *groups), null):
+            if found.blocks or one_space_by_cosine(VectorPairs(given[0][pairs.image_index], given[1], *groups)):
                 return found
         seen = self.frozen_images if self.frozen_texts is not None else None
         if seen is not None and seen.ndim == 3 and len(seen) >= 20 and len(pairs):
