@@ -1,10 +1,11 @@
 """From a batch of input rows and the decisions about their pairs to the rows of the three output files."""
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ from cleanpairs.data.columns import is_text, score_columns
 from cleanpairs.data.image_paths import image_exists
 from cleanpairs.data.images import image_cells, named_file, rows_by_file
 from cleanpairs.ops.columns import (
-    as_schema,
     decoded_type,
     flat_type,
     fresh_names,
@@ -26,8 +26,8 @@ from cleanpairs.ops.columns import (
     is_image_struct,
     is_list,
     list_lengths,
+    numbered,
     one_array,
-    picked,
     recast,
     replace_values,
     taken,
@@ -43,56 +43,52 @@ _DROPPED = {"pair_id": pa.int64(), "correspondence": pa.float32(), "action": pa.
 
 @dataclass(frozen=True)
 class StoredRows:
-    """Rows (k,) of a table in a file, by their numbers ``rows`` (k,) int64, rising."""
+    """Values (k,) of a column in a file, by the numbers ``rows`` (k,) int64 of their rows, rising."""
 
     path: Path
     rows: np.ndarray
-
-    @classmethod
-    def collect(cls, path: Path, batches: Iterator[pa.RecordBatch], rows: np.ndarray) -> "StoredRows":
-        """Store the ``rows`` (k,) int64 of consecutive ``batches``. Rows count from 0, rise, and do not repeat."""
-        head = next(batches)
-        # A file takes one dictionary a column, and batches have their own.
-        schema = pa.schema([field.with_type(decoded_type(field.type)) for field in head.schema])
-        try:
-            with pa.ipc.new_file(path, schema) as writer:
-                for batch in picked(chain([head], batches), rows):
-                    table = as_schema(pa.Table.from_batches([batch]), schema)
-                    writer.write_table(table, max_chunksize=4096)  # a look-up maps the batches that it needs
-        except OSError as error:
-            raise OutputError(
-                f"the temporary file {path} cannot be written: {error.strerror or error}; make room in "
-                f"{path.parent.parent}, or set TMPDIR to another disk"
-            ) from error
-        return cls(path, rows)
 
     @cached_property
     def _batches(self) -> list[pa.RecordBatch]:
         file = pa.ipc.open_file(pa.memory_map(str(self.path)))
         return [file.get_batch(i) for i in range(file.num_record_batches)]
 
-    def values(self, column: str, rows: np.ndarray) -> pa.Array:
-        """Values (k,) of ``column`` at the ``rows`` (k,), each of them among those stored, in any order."""
+    def values(self, rows: np.ndarray) -> pa.Array:
+        """Values (k,) at the ``rows`` (k,), each of them among those stored, in any order."""
         wanted, back = np.unique(np.searchsorted(self.rows, rows), return_inverse=True)
         pieces = [  # batch by batch: of all at once Arrow would make one array
-            taken(self._batches[number].column(column), local)
+            taken(self._batches[number].column(0), local)
             for number, _, local in rows_by_file(list(map(len, self._batches)), wanted)
         ]
         return taken(pa.concat_arrays(pieces), back)
 
 
 def donor_columns(source: Source, folder: Path, *, images: np.ndarray, texts: np.ndarray) -> dict[str, StoredRows]:
-    """Store the donors' values by column, in mapped files in ``folder``.
+    """Store the donors' values by column, in mapped files in ``folder``. The input is read once.
 
     The rows ``images`` (k,) int64, rising, give their images and the vectors of these. The rows ``texts`` (k,) give the
     captions' vectors.
     """
-    stored: dict[str, StoredRows] = {}
-    for name, rows, roles in (("images", images, IMAGE_ROLES), ("texts", texts, TEXT_ROLES)):
-        columns = [source.columns[role] for role in roles if role in source.columns]
-        if len(rows) and columns:
-            batches = iter_tables(source, batch_rows=2048, columns=columns)  # fewer where rows are large
-            stored |= dict.fromkeys(columns, StoredRows.collect(folder / f"{name}.arrow", batches, rows))
+    donors, files = (*zip(IMAGE_ROLES, repeat(images)), *zip(TEXT_ROLES, repeat(texts))), dict[str, Any]()
+    wanted = {source.columns[role]: rows for role, rows in donors if role in source.columns and len(rows)}
+    stored = {name: StoredRows(folder / f"{k}.arrow", rows) for k, (name, rows) in enumerate(wanted.items())}
+    batches = iter_tables(source, batch_rows=2048, columns=list(wanted)) if wanted else ()  # fewer where rows are large
+    try:
+        with ExitStack() as closing:
+            for first, batch in numbered(batches):
+                for name, part in stored.items():
+                    at = part.rows[slice(*np.searchsorted(part.rows, [first, first + len(batch)]))] - first
+                    # A file takes one dictionary a column, and batches have their own.
+                    values = recast(taken(batch.column(name), at), decoded_type(batch.schema.field(name).type))
+                    table = pa.table({name: values})
+                    if name not in files:
+                        files[name] = closing.enter_context(pa.ipc.new_file(part.path, table.schema))
+                    files[name].write_table(table, max_chunksize=4096)  # a look-up maps the batches that it needs
+    except OSError as error:
+        raise OutputError(
+            f"the temporary folder {folder} cannot be written: {error.strerror or error}; make room in "
+            f"{folder.parent}, or set TMPDIR to another disk"
+        ) from error
     return stored
 
 
@@ -368,7 +364,7 @@ class _CleanedRows:
 
     def _donated(self, i: int, pairs: np.ndarray) -> pa.Array:
         name = self.layout.schema.names[i]
-        values = self._donor_values[name].values(name, self._donor_row[pairs])
+        values = self._donor_values[name].values(self._donor_row[pairs])
         return recast(values, self.layout.schema.field(i).type)
 
 
