@@ -94,7 +94,7 @@ def donor_columns(source: Source, folder: Path, *, images: np.ndarray, texts: np
 
 @dataclass(frozen=True)
 class Decided:
-    """Decisions about the P pairs of some consecutive input rows.
+    """Some consecutive input ``rows``, from number ``first`` on, and the decisions about their P pairs.
 
     - ``pairs``: rows of the repair plan
     - ``row`` (P,), rising: the input row of each pair, counted from ``first``
@@ -103,11 +103,12 @@ class Decided:
     - ``truth``: after the repair, P rows
     """
 
+    rows: pa.RecordBatch
+    first: int
     pairs: pa.Table
     row: np.ndarray
     position: np.ndarray
     donor_row: np.ndarray
-    first: int
     truth: pa.Table = field(default_factory=lambda: pa.table({}))
 
 
@@ -214,12 +215,10 @@ class Layout:
         """The schema of the file of dropped pairs: always one pair a row."""
         return self._with_input(fresh_names(self.schema.names, list(_DROPPED)), _DROPPED, True)
 
-    def out(
-        self, table: pa.RecordBatch, decided: Decided, donor_values: Mapping[str, StoredRows]
-    ) -> tuple[pa.Table, np.ndarray]:
+    def out(self, decided: Decided, donor_values: Mapping[str, StoredRows]) -> tuple[pa.Table, np.ndarray]:
         """The cleaned rows of a batch, and the row (P,) of each of its pairs, or -1. ``donor_values``: by column."""
-        cleaned = _CleanedRows(self, table, decided, donor_values)
-        columns = [one_array(column) for column in taken(table, cleaned.rows).columns]
+        cleaned = _CleanedRows(self, decided, donor_values)
+        columns = [one_array(column) for column in taken(decided.rows, cleaned.rows).columns]
         truth = [self.schema.get_field_index(name) for name in self.truth]
         for places, made in (
             (self.places(["text"]), cleaned.text),
@@ -235,17 +234,17 @@ class Layout:
             columns.append(cleaned.all_captions())
         return pa.Table.from_arrays(columns, schema=self.out_schema), cleaned.row_of_pair()
 
-    def dropped(self, table: pa.RecordBatch, decided: Decided) -> pa.Table:
+    def dropped(self, decided: Decided) -> pa.Table:
         """The dropped and quarantined pairs of a batch, one a row."""
         row, truth = decided.row, decided.truth
         gone = np.flatnonzero(~acted(decided.pairs, WRITTEN))
         pairs = taken(decided.pairs, gone)
-        columns = [one_array(c) for c in taken(table, row[gone]).columns]
+        columns = [one_array(c) for c in taken(decided.rows, row[gone]).columns]
         for i in self.places(["text"]):
             text = pairs["original_caption"] if self.source.explicit_lists else columns[i]
             columns[i] = one_array(text).cast(self.flat_text)
         for i in self.score_lists:
-            columns[i] = _of_pairs(table.column(i), row[gone], decided.position[gone], np.zeros(len(gone), bool))
+            columns[i] = _of_pairs(decided.rows.column(i), row[gone], decided.position[gone], np.zeros(len(gone), bool))
         for name in self.truth:
             values = one_array(taken(truth[name], gone))
             columns[self.schema.get_field_index(name)] = values.cast(flat_type(self.schema.field(name).type))
@@ -274,10 +273,8 @@ class Layout:
 class _CleanedRows:
     """The R rows that the k written pairs of a batch make. The methods make their columns."""
 
-    def __init__(
-        self, layout: Layout, table: pa.RecordBatch, decided: Decided, donor_values: Mapping[str, StoredRows]
-    ) -> None:
-        self.layout, self._table, self._decided, self._donor_values = layout, table, decided, donor_values
+    def __init__(self, layout: Layout, decided: Decided, donor_values: Mapping[str, StoredRows]) -> None:
+        self.layout, self._decided, self._donor_values = layout, decided, donor_values
         self._left = np.flatnonzero(acted(decided.pairs, WRITTEN))  # (k,): the written ones among the pairs
         self._pairs = taken(decided.pairs, self._left)
         self._row, self._donor_row = decided.row[self._left], decided.donor_row[self._left]
@@ -324,7 +321,7 @@ class _CleanedRows:
         repaired = acted(self._pairs, REPAIRED)
         if i in self.layout.score_lists:
             position = self._decided.position[self._left]
-            return self.in_rows(_of_pairs(self._table.column(i), self._row, position, repaired), i)
+            return self.in_rows(_of_pairs(self._decided.rows.column(i), self._row, position, repaired), i)
         rows = np.unique(np.repeat(np.arange(len(self.rows)), self._counts)[repaired])
         return replace_values(column, rows, pa.nulls(len(rows), column.type))
 

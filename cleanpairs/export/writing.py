@@ -228,11 +228,11 @@ class ExportWork:
     def tables(self, partition: Partition) -> Iterator[dict[str, pa.Table]]:
         """By role the rows that each batch becomes. The ledger's ``out_row`` counts from the batch's first."""
         layout, ledger = self.layout, Ledger(self.layout)
-        for rows, decided in self.plan.decided(self._batches(partition), partition):
-            out, out_row = layout.out(rows, decided, self.donor_values)
-            tables = {"out": out, "ledger": ledger.lines(rows, decided, out_row)}
+        for decided in self.plan.decided(self._batches(partition), partition):
+            out, out_row = layout.out(decided, self.donor_values)
+            tables = {"out": out, "ledger": ledger.lines(decided, out_row)}
             if "dropped" in self.roles:
-                tables["dropped"] = layout.dropped(rows, decided)
+                tables["dropped"] = layout.dropped(decided)
             yield tables
 
     def by(self, engine: Engine, folder: Path, overwrite: bool) -> Iterator[dict[str, pa.Table]]:

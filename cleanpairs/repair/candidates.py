@@ -217,8 +217,8 @@ def score_edges(corpus: Corpus, edges: Edges, scorer: EdgeScorer) -> ScoredEdges
     scores = scorer(image[first], text[first], edges.similarity[first] if edges.cosine else None)
     untrusted = np.flatnonzero(~edges.trusted)
     lead = untrusted[np.unique(number[untrusted], return_index=True)[1]]
-    found = {"number": number.astype(np.int32), "score": scores[number], "lead": lead}
-    return ScoredEdges(**vars(edges), **found, count=len(first))
+    of_pair = number.astype(np.int32)
+    return ScoredEdges(**vars(edges), number=of_pair, score=scores[number], count=len(first), lead=lead)
 
 
 # Other ways to look for donors than the nearest part: the papers' searches, over vectors of pairs.
