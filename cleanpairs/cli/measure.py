@@ -50,20 +50,16 @@ def evaluate(paths: tuple[str, ...], truth: str | None, threshold: float | None,
 
     run_path, data = run_and_data(paths)
     run = existing_run(run_path)
-    model = run.model()
     how = {} if data is None else reading_as_in_the_fit(run, data, data_settings(options))
     pairs = run.load_input() if data is None else load_pairs(data, **how)
+    own = pairs.source.fingerprint == run.fingerprint
+    model = run.estimator(fitted=not own)
     figures: dict[str, float | None] = dict(model.evaluate(pairs, folds=folds).to_dict())
     mask = pairs.true_mismatch if truth is None else load_truth(truth, pairs)
-    own = pairs.source.fingerprint == model._fingerprint
     if own and run.result.get("epochs"):
         say("the model was trained on these pairs and has memorised some: its recall on other pairs may be lower")
     if mask is not None:
-        if own and (run.path / "scores.parquet").exists():
-            y, found = run.scores().correspondence, float(run.result["threshold"])
-        else:
-            embedded, y = model._scored(pairs)
-            found = model._applied_threshold(model._threshold_of(embedded, y))
+        y, found = model._scores_and_threshold(pairs)
         limit = found if threshold is None else threshold
         figures.update(detection(y, mask, limit).to_dict())
     figures = {k: None if v is None else round(v, 6) for k, v in jsonable(figures).items()}

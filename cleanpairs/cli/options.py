@@ -351,10 +351,11 @@ def _inputs(name: str, path: str, free: tuple[str, ...]) -> Iterator["Input"]:
         yield from data_inputs(path, {})
         settings: dict[str, Any] = {}
         if name == "plan":
-            from cleanpairs.repair.plan import settings_of
+            from cleanpairs.repair.plan import RepairPlan, as_written
 
-            with suppress(CleanpairsError, OSError):  # the command will say it
-                settings = settings_of(path)
+            with suppress(CleanpairsError, OSError, TypeError, ValueError):  # the command will say it
+                head = as_written(path)
+                settings = dict((RepairPlan.load(path) if head is None else head).settings)
         yield from data_inputs(settings.get("data"), settings.get("columns"))
         manifest = Path(f"{path.rstrip('/')}.manifest.json")
         files = _json(manifest).get("files")

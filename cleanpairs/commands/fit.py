@@ -250,18 +250,16 @@ def _train(
     """What a streamed fit returns (:meth:`StreamedFit.finish`)."""
     # A resumed run keeps its own recipe until it is known that these settings make no other training of it.
     begun = resume and (run.path / "recipe.yaml").exists()
-    history: list[dict[str, Any]] = run.metrics() if resume else []
     progress = current_progress()
 
     def on_epoch(record: EpochRecord, y: np.ndarray) -> None:
-        nonlocal begun, history
+        nonlocal begun
         if begun:
             begun = False
             run.write_info(info)
         # A run that was killed may have logged epochs behind its last checkpoint: they are trained again.
-        before = [m for m in history if (m["stage"], m["epoch"]) < (record.stage, record.epoch)]
-        history = [*before, vars(record)]
-        run.write_metrics(history)
+        before = [m for m in run.metrics() if (m["stage"], m["epoch"]) < (record.stage, record.epoch)]
+        run.write_metrics([*before, vars(record)])
         progress.epoch(record)
 
     options: dict[str, Any] = {}

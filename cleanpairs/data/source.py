@@ -155,14 +155,15 @@ def digest_of(path: AnyPath) -> bytes:
     size and the times of modification and change are the same. A file that changed in the last two seconds is hashed
     each time, as the clock may not tell a newer change.
     """
+    name = os.path.abspath(path)
+    if (known := _digests.get(name)) is not None and known["seen"] == _file_state(path):
+        return bytes.fromhex(known["sha256"])
     with open_regular(path) as file:
-        begun, name, seen = time.time(), os.path.abspath(path), _file_state(file.fileno())
+        begun, seen = time.time(), _file_state(file.fileno())
         note = cache_dir() / "digests" / f"{hashlib.sha256(os.fsencode(name)).hexdigest()}.json"
-        cached = _digests.get(name, {})
-        if cached.get("seen") != seen and seen["size"] >= LARGE:
-            cached = json.loads(read_cached(note) or b"{}")
-        if cached.get("seen") == seen:
-            return bytes.fromhex(cached["sha256"])
+        kept = json.loads(read_cached(note) or b"{}") if seen["size"] >= LARGE else {}
+        if kept.get("seen") == seen:
+            return bytes.fromhex(kept["sha256"])
         digest = hashlib.file_digest(file, "sha256").digest()
         if max(seen["modified"], seen["changed"]) < (begun - SETTLED) * 1e9 and _file_state(file.fileno()) == seen:
             _digests[name] = {"seen": seen, "sha256": digest.hex()}
@@ -172,7 +173,7 @@ def digest_of(path: AnyPath) -> bytes:
         return digest
 
 
-def _file_state(fd: int) -> dict[str, int]:
-    stat = os.fstat(fd)
+def _file_state(file: AnyPath | int) -> dict[str, int]:
+    stat = os.stat(file)
     times = {"modified": stat.st_mtime_ns, "changed": stat.st_ctime_ns}
     return {"device": stat.st_dev, "inode": stat.st_ino, "size": stat.st_size, **times}

@@ -21,8 +21,6 @@ from cleanpairs.repair.plan import PLAN_SCHEMA, RepairPlan, as_written, checked,
 
 _STEP = 65_536  # rows of a plan that are read at once
 
-Batches = Iterator[tuple[pa.RecordBatch, Decided]]
-
 
 def _feasible(table: pa.Table, one_row_a_pair: bool, selection: bool) -> pa.Table:
     """Rows of a plan as they are carried out: pairs that cannot be repaired are dropped."""
@@ -63,13 +61,13 @@ class PlanInMemory:
         texts, images = (np.unique(self._donor_row[acted(self.table, [action])]) for action in REMATCHED)
         return len(np.unique(rows)) if self._lists else len(rows), texts, images
 
-    def decided(self, batches: Iterable[pa.RecordBatch], partition: Partition) -> Batches:
+    def decided(self, batches: Iterable[pa.RecordBatch], partition: Partition) -> Iterator[Decided]:
         """The input rows of a partition with the decisions about them."""
         for first, rows in numbered(batches, partition.first):
             lo, hi = np.searchsorted(self._row, [first, first + len(rows)])
             pairs, truth = (t.slice(lo, hi - lo) for t in (self.table, self.truth))
             row, position, donor_row = (x[lo:hi] for x in (self._row, self._position, self._donor_row))
-            yield rows, Decided(pairs, row - first, position, donor_row, first, truth)
+            yield Decided(rows, first, pairs, row - first, position, donor_row, truth)
 
 
 @dataclass(frozen=True)
@@ -105,7 +103,7 @@ class PlanFile:
         texts, images = (np.unique(np.concatenate(rows)) for rows in donors.values())
         return written, texts, images
 
-    def decided(self, batches: Iterable[pa.RecordBatch], partition: Partition) -> Batches:
+    def decided(self, batches: Iterable[pa.RecordBatch], partition: Partition) -> Iterator[Decided]:
         """The input rows of a partition with the decisions about them, checked."""
         left = PLAN_SCHEMA.empty_table()
         plan = iter_batches([self.path], PLAN_SCHEMA.names, _STEP, partition.rows, partition.first)
@@ -119,7 +117,7 @@ class PlanFile:
                 left = pa.concat_tables([left, more])
             pairs, left = left.slice(0, n).combine_chunks(), left.slice(n)
             donor = np.array(pairs["donor_pair_id"].fill_null(-1), np.int64)
-            yield rows, Decided(pairs, np.arange(n), np.zeros(n, np.int64), donor, first)
+            yield Decided(rows, first, pairs, np.arange(n), np.zeros(n, np.int64), donor)
 
 
 Decisions = PlanFile | PlanInMemory

@@ -1,10 +1,11 @@
 """From a batch of input rows and the decisions about their pairs to the rows of the three output files."""
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ from cleanpairs.data.columns import is_text, score_columns
 from cleanpairs.data.image_paths import image_exists
 from cleanpairs.data.images import image_cells, named_file, rows_by_file
 from cleanpairs.ops.columns import (
-    as_schema,
     decoded_type,
     flat_type,
     fresh_names,
@@ -26,8 +26,8 @@ from cleanpairs.ops.columns import (
     is_image_struct,
     is_list,
     list_lengths,
+    numbered,
     one_array,
-    picked,
     recast,
     replace_values,
     taken,
@@ -43,62 +43,58 @@ _DROPPED = {"pair_id": pa.int64(), "correspondence": pa.float32(), "action": pa.
 
 @dataclass(frozen=True)
 class StoredRows:
-    """Rows (k,) of a table in a file, by their numbers ``rows`` (k,) int64, rising."""
+    """Values (k,) of a column in a file, by the numbers ``rows`` (k,) int64 of their rows, rising."""
 
     path: Path
     rows: np.ndarray
-
-    @classmethod
-    def collect(cls, path: Path, batches: Iterator[pa.RecordBatch], rows: np.ndarray) -> "StoredRows":
-        """Store the ``rows`` (k,) int64 of consecutive ``batches``. Rows count from 0, rise, and do not repeat."""
-        head = next(batches)
-        # A file takes one dictionary a column, and batches have their own.
-        schema = pa.schema([field.with_type(decoded_type(field.type)) for field in head.schema])
-        try:
-            with pa.ipc.new_file(path, schema) as writer:
-                for batch in picked(chain([head], batches), rows):
-                    table = as_schema(pa.Table.from_batches([batch]), schema)
-                    writer.write_table(table, max_chunksize=4096)  # a look-up maps the batches that it needs
-        except OSError as error:
-            raise OutputError(
-                f"the temporary file {path} cannot be written: {error.strerror or error}; make room in "
-                f"{path.parent.parent}, or set TMPDIR to another disk"
-            ) from error
-        return cls(path, rows)
 
     @cached_property
     def _batches(self) -> list[pa.RecordBatch]:
         file = pa.ipc.open_file(pa.memory_map(str(self.path)))
         return [file.get_batch(i) for i in range(file.num_record_batches)]
 
-    def values(self, column: str, rows: np.ndarray) -> pa.Array:
-        """Values (k,) of ``column`` at the ``rows`` (k,), each of them among those stored, in any order."""
+    def values(self, rows: np.ndarray) -> pa.Array:
+        """Values (k,) at the ``rows`` (k,), each of them among those stored, in any order."""
         wanted, back = np.unique(np.searchsorted(self.rows, rows), return_inverse=True)
         pieces = [  # batch by batch: of all at once Arrow would make one array
-            taken(self._batches[number].column(column), local)
+            taken(self._batches[number].column(0), local)
             for number, _, local in rows_by_file(list(map(len, self._batches)), wanted)
         ]
         return taken(pa.concat_arrays(pieces), back)
 
 
 def donor_columns(source: Source, folder: Path, *, images: np.ndarray, texts: np.ndarray) -> dict[str, StoredRows]:
-    """Store the donors' values by column, in mapped files in ``folder``.
+    """Store the donors' values by column, in mapped files in ``folder``. The input is read once.
 
     The rows ``images`` (k,) int64, rising, give their images and the vectors of these. The rows ``texts`` (k,) give the
     captions' vectors.
     """
-    stored: dict[str, StoredRows] = {}
-    for name, rows, roles in (("images", images, IMAGE_ROLES), ("texts", texts, TEXT_ROLES)):
-        columns = [source.columns[role] for role in roles if role in source.columns]
-        if len(rows) and columns:
-            batches = iter_tables(source, batch_rows=2048, columns=columns)  # fewer where rows are large
-            stored |= dict.fromkeys(columns, StoredRows.collect(folder / f"{name}.arrow", batches, rows))
+    donors, files = (*zip(IMAGE_ROLES, repeat(images)), *zip(TEXT_ROLES, repeat(texts))), dict[str, Any]()
+    wanted = {source.columns[role]: rows for role, rows in donors if role in source.columns and len(rows)}
+    stored = {name: StoredRows(folder / f"{k}.arrow", rows) for k, (name, rows) in enumerate(wanted.items())}
+    batches = iter_tables(source, batch_rows=2048, columns=list(wanted)) if wanted else ()  # fewer where rows are large
+    try:
+        with ExitStack() as closing:
+            for first, batch in numbered(batches):
+                for name, part in stored.items():
+                    at = part.rows[slice(*np.searchsorted(part.rows, [first, first + len(batch)]))] - first
+                    # A file takes one dictionary a column, and batches have their own.
+                    values = recast(taken(batch.column(name), at), decoded_type(batch.schema.field(name).type))
+                    table = pa.table({name: values})
+                    if name not in files:
+                        files[name] = closing.enter_context(pa.ipc.new_file(part.path, table.schema))
+                    files[name].write_table(table, max_chunksize=4096)  # a look-up maps the batches that it needs
+    except OSError as error:
+        raise OutputError(
+            f"the temporary folder {folder} cannot be written: {error.strerror or error}; make room in "
+            f"{folder.parent}, or set TMPDIR to another disk"
+        ) from error
     return stored
 
 
 @dataclass(frozen=True)
 class Decided:
-    """Decisions about the P pairs of some consecutive input rows.
+    """Some consecutive input ``rows``, from number ``first`` on, and the decisions about their P pairs.
 
     - ``pairs``: rows of the repair plan
     - ``row`` (P,), rising: the input row of each pair, counted from ``first``
@@ -107,11 +103,12 @@ class Decided:
     - ``truth``: after the repair, P rows
     """
 
+    rows: pa.RecordBatch
+    first: int
     pairs: pa.Table
     row: np.ndarray
     position: np.ndarray
     donor_row: np.ndarray
-    first: int
     truth: pa.Table = field(default_factory=lambda: pa.table({}))
 
 
@@ -218,12 +215,10 @@ class Layout:
         """The schema of the file of dropped pairs: always one pair a row."""
         return self._with_input(fresh_names(self.schema.names, list(_DROPPED)), _DROPPED, True)
 
-    def out(
-        self, table: pa.RecordBatch, decided: Decided, donor_values: Mapping[str, StoredRows]
-    ) -> tuple[pa.Table, np.ndarray]:
+    def out(self, decided: Decided, donor_values: Mapping[str, StoredRows]) -> tuple[pa.Table, np.ndarray]:
         """The cleaned rows of a batch, and the row (P,) of each of its pairs, or -1. ``donor_values``: by column."""
-        cleaned = _CleanedRows(self, table, decided, donor_values)
-        columns = [one_array(column) for column in taken(table, cleaned.rows).columns]
+        cleaned = _CleanedRows(self, decided, donor_values)
+        columns = [one_array(column) for column in taken(decided.rows, cleaned.rows).columns]
         truth = [self.schema.get_field_index(name) for name in self.truth]
         for places, made in (
             (self.places(["text"]), cleaned.text),
@@ -239,17 +234,17 @@ class Layout:
             columns.append(cleaned.all_captions())
         return pa.Table.from_arrays(columns, schema=self.out_schema), cleaned.row_of_pair()
 
-    def dropped(self, table: pa.RecordBatch, decided: Decided) -> pa.Table:
+    def dropped(self, decided: Decided) -> pa.Table:
         """The dropped and quarantined pairs of a batch, one a row."""
         row, truth = decided.row, decided.truth
         gone = np.flatnonzero(~acted(decided.pairs, WRITTEN))
         pairs = taken(decided.pairs, gone)
-        columns = [one_array(c) for c in taken(table, row[gone]).columns]
+        columns = [one_array(c) for c in taken(decided.rows, row[gone]).columns]
         for i in self.places(["text"]):
             text = pairs["original_caption"] if self.source.explicit_lists else columns[i]
             columns[i] = one_array(text).cast(self.flat_text)
         for i in self.score_lists:
-            columns[i] = _of_pairs(table.column(i), row[gone], decided.position[gone], np.zeros(len(gone), bool))
+            columns[i] = _of_pairs(decided.rows.column(i), row[gone], decided.position[gone], np.zeros(len(gone), bool))
         for name in self.truth:
             values = one_array(taken(truth[name], gone))
             columns[self.schema.get_field_index(name)] = values.cast(flat_type(self.schema.field(name).type))
@@ -278,10 +273,8 @@ class Layout:
 class _CleanedRows:
     """The R rows that the k written pairs of a batch make. The methods make their columns."""
 
-    def __init__(
-        self, layout: Layout, table: pa.RecordBatch, decided: Decided, donor_values: Mapping[str, StoredRows]
-    ) -> None:
-        self.layout, self._table, self._decided, self._donor_values = layout, table, decided, donor_values
+    def __init__(self, layout: Layout, decided: Decided, donor_values: Mapping[str, StoredRows]) -> None:
+        self.layout, self._decided, self._donor_values = layout, decided, donor_values
         self._left = np.flatnonzero(acted(decided.pairs, WRITTEN))  # (k,): the written ones among the pairs
         self._pairs = taken(decided.pairs, self._left)
         self._row, self._donor_row = decided.row[self._left], decided.donor_row[self._left]
@@ -328,7 +321,7 @@ class _CleanedRows:
         repaired = acted(self._pairs, REPAIRED)
         if i in self.layout.score_lists:
             position = self._decided.position[self._left]
-            return self.in_rows(_of_pairs(self._table.column(i), self._row, position, repaired), i)
+            return self.in_rows(_of_pairs(self._decided.rows.column(i), self._row, position, repaired), i)
         rows = np.unique(np.repeat(np.arange(len(self.rows)), self._counts)[repaired])
         return replace_values(column, rows, pa.nulls(len(rows), column.type))
 
@@ -368,7 +361,7 @@ class _CleanedRows:
 
     def _donated(self, i: int, pairs: np.ndarray) -> pa.Array:
         name = self.layout.schema.names[i]
-        values = self._donor_values[name].values(name, self._donor_row[pairs])
+        values = self._donor_values[name].values(self._donor_row[pairs])
         return recast(values, self.layout.schema.field(i).type)
 
 

@@ -111,7 +111,7 @@ class Ledger:
     def _stored(self) -> list[pa.Field]:
         return [pa.field(f.name, nullable_type(f.type)) for f in self.layout.schema]  # null where not needed
 
-    def lines(self, table: pa.RecordBatch, decided: Decided, out_row: np.ndarray) -> pa.Table:
+    def lines(self, decided: Decided, out_row: np.ndarray) -> pa.Table:
         """One line a pair of input rows. ``out_row`` (P,): in the cleaned rows of the batch, -1 where not written."""
         pairs, row = decided.pairs, decided.row
         replaced = pa.array(acted(pairs, NEW_CAPTION), pa.bool_())
@@ -123,19 +123,18 @@ class Ledger:
             "new_caption": pc.if_else(replaced, pairs["caption"], None),
             "out_row": pa.array(out_row, mask=out_row < 0),
         }
-        columns |= self._originals(table, pairs, row)
+        columns |= self._originals(decided)
         columns = {**{name: pairs[name] for name in pairs.column_names}, **columns}
         return pa.table([columns[name] for name in self.schema.names], schema=self.schema)
 
-    def _originals(self, table: pa.RecordBatch, decided: pa.Table, row: np.ndarray) -> dict[str, pa.Array]:
+    def _originals(self, decided: Decided) -> dict[str, pa.Array]:
         """``original_columns`` and ``original_row``, at the first pair of each row that needs them."""
-        needed = self._needed(table, decided, row)
-        names = self.layout.schema.names
+        needed, row, names = self._needed(decided), decided.row, self.layout.schema.names
         first = np.ones(len(row), bool)
         first[1:] = row[1:] != row[:-1]
         wanted = needed[:, row] & first  # (columns, P)
         children = [  # to take nothing from a column of vectors is slow
-            recast(taken(table.column(i), pa.array(row, mask=~mask)), stored.type)
+            recast(taken(decided.rows.column(i), pa.array(row, mask=~mask)), stored.type)
             if mask.any()
             else pa.nulls(len(row), stored.type)
             for i, (mask, stored) in enumerate(zip(wanted, self._stored, strict=True))
@@ -149,18 +148,18 @@ class Ledger:
             "original_row": pa.StructArray.from_arrays(children, fields=self._stored, mask=pa.array(~has_originals)),
         }
 
-    def _needed(self, table: pa.RecordBatch, decided: pa.Table, row: np.ndarray) -> np.ndarray:
+    def _needed(self, decided: Decided) -> np.ndarray:
         """(columns, rows of the batch) bool: which values of the input the cleaned file does not hold."""
-        layout, n = self.layout, int(row[-1]) + 1 if len(row) else 0
-        written = acted(decided, WRITTEN)
+        layout, pairs, row = self.layout, decided.pairs, decided.row
+        n, written = int(row[-1]) + 1 if len(row) else 0, acted(pairs, WRITTEN)
         rows, first = np.unique(row[written], return_index=True)
         kept = np.zeros(n, bool)
         kept[rows] = True
         new_image = np.zeros(n, bool)  # of the first row in the cleaned file, which is the one that restoring reads
-        new_image[rows] = acted(decided, ["rematch_image"])[written][first]
-        same = acted(decided, ["keep", "rematch_image"])
+        new_image[rows] = acted(pairs, ["rematch_image"])[written][first]
+        same = acted(pairs, ["keep", "rematch_image"])
         if layout.source.explicit_lists:
-            same &= np.array(pc.equal(decided["caption"], decided["original_caption"]).fill_null(False), bool)
+            same &= np.array(pc.equal(pairs["caption"], pairs["original_caption"]).fill_null(False), bool)
         new_text = np.zeros(n, bool)
         new_text[row[~same]] = True
         new_score = new_text | new_image
@@ -172,6 +171,6 @@ class Ledger:
         needed[layout.places(TEXT_ROLES)] |= new_text
         needed[layout.scores] |= new_score
         for i in layout.score_lists:  # lists of other lengths than those of captions are made that long
-            needed[i] |= new_text | (list_lengths(table.column(i))[:n] != np.bincount(row))
+            needed[i] |= new_text | (list_lengths(decided.rows.column(i))[:n] != np.bincount(row))
         needed[[layout.schema.get_field_index(name) for name in layout.truth]] = True
         return needed

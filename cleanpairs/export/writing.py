@@ -209,7 +209,6 @@ class ExportWork:
     batch of input rows and each of the ``roles`` (out, ledger and perhaps dropped). ``donor_values``: by column.
     """
 
-    source: Source
     plan: Decisions
     layout: Layout
     donor_values: Mapping[str, StoredRows]
@@ -228,22 +227,21 @@ class ExportWork:
     def tables(self, partition: Partition) -> Iterator[dict[str, pa.Table]]:
         """By role the rows that each batch becomes. The ledger's ``out_row`` counts from the batch's first."""
         layout, ledger = self.layout, Ledger(self.layout)
-        for rows, decided in self.plan.decided(self._batches(partition), partition):
-            out, out_row = layout.out(rows, decided, self.donor_values)
-            tables = {"out": out, "ledger": ledger.lines(rows, decided, out_row)}
+        for decided in self.plan.decided(self._batches(partition), partition):
+            out, out_row = layout.out(decided, self.donor_values)
+            tables = {"out": out, "ledger": ledger.lines(decided, out_row)}
             if "dropped" in self.roles:
-                tables["dropped"] = layout.dropped(rows, decided)
+                tables["dropped"] = layout.dropped(decided)
             yield tables
 
     def by(self, engine: Engine, folder: Path, overwrite: bool) -> Iterator[dict[str, pa.Table]]:
         """As :meth:`tables` of the whole input, from parts in ``folder`` that the engine's workers write."""
-        cut = [Partition(0, 0, self.source.n_rows)]  # what is no Parquet is read from its beginning
-        if self.source.kind == "parquet":
-            groups = reader_of(self.source).row_groups(self.source)
-            cut = plan_partitions(groups, self.source.n_rows, target=self.partition_rows)
-        layout = self.layout
+        layout, source = self.layout, self.layout.source
+        cut = [Partition(0, 0, source.n_rows)]  # what is no Parquet is read from its beginning
+        if source.kind == "parquet":
+            cut = plan_partitions(reader_of(source).row_groups(source), source.n_rows, target=self.partition_rows)
         kind = [layout.one_row_a_pair, layout.weighted, layout.all_captions, layout.schema.names, self.roles]
-        job = json.dumps([cleanpairs.__version__, self.source.fingerprint, self.plan.digest, kind])
+        job = json.dumps([cleanpairs.__version__, source.fingerprint, self.plan.digest, kind])
         run_partitions(self, cut, folder, job=job, engine=engine, overwrite=overwrite)
         for partition in cut:
             with reading(folder / partition.name, "read again", pa.ArrowException):
@@ -252,12 +250,12 @@ class ExportWork:
                     yield {role: pa.ipc.open_stream(part).read_all() for role in self.roles}
 
     def _batches(self, partition: Partition) -> Iterator[pa.RecordBatch]:
-        names = self.layout.schema.names
-        large = {self.source.columns.get(role) for role in (*IMAGE_ROLES, *TEXT_ROLES)} & set(names)
-        parquet = self.source.kind == "parquet"
+        source, names = self.layout.source, self.layout.schema.names
+        large = {source.columns.get(role) for role in (*IMAGE_ROLES, *TEXT_ROLES)} & set(names)
+        parquet = source.kind == "parquet"
         part = (partition.first, partition.rows) if parquet else ()  # what is no Parquet is one partition
         size = BATCH_ROWS if large and not parquet else self.batch_rows
-        for rows in reader_of(self.source).batches(self.source, size, names, *part):
+        for rows in reader_of(source).batches(source, size, names, *part):
             yield pa.RecordBatch.from_arrays([rows.batch.column(n) for n in names], schema=self.layout.schema)
 
 
@@ -332,7 +330,7 @@ class Export:
             near = self.out.absolute().parent if engine.remote else None  # where other machines see it
             with scratch_directory("donors", near) as folder:
                 donor_values = donor_columns(source, folder, images=images, texts=texts)
-                work, whole = ExportWork(source, plan, layout, donor_values, roles), Partition(0, 0, source.n_rows)
+                work, whole = ExportWork(plan, layout, donor_values, roles), Partition(0, 0, source.n_rows)
                 batches = work.by(engine, parts, settings.overwrite) if engine.remote else work.tables(whole)
                 sinks, actions, reasons, named = self._write(batches, layout, staged, plan)
             counts = {"pairs": plan.pairs, **count_actions(actions)}

@@ -79,8 +79,8 @@ class Edges:
     donor_group: np.ndarray
     similarity: np.ndarray
     members: Members
-    searches: tuple[SearchNote, ...] = ()
-    cosine: bool = True
+    searches: tuple[SearchNote, ...]
+    cosine: bool
 
     def __len__(self) -> int:
         return len(self.row)
@@ -193,8 +193,8 @@ def _rows(side: Side, pairs: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Paired:
-    """The U distinct pairs of image and text that E edges make, numbered by their groups, and each scored once.
+class ScoredEdges(Edges):
+    """E edges. The U distinct pairs of image and text that they make are numbered by their groups, each scored once.
 
     - ``number`` (E,) int32, ``score`` (E,) float32: of the pair that each edge makes
     - ``count``: U
@@ -207,7 +207,7 @@ class Paired:
     lead: np.ndarray
 
 
-def pair_edges(corpus: Corpus, edges: Edges, scorer: EdgeScorer) -> Paired:
+def score_edges(corpus: Corpus, edges: Edges, scorer: EdgeScorer) -> ScoredEdges:
     """Number the pairs that ``edges`` make, and score each once, sorted by their images."""
     image, text = edges.shown_by(slice(None))
     group = corpus.text.group
@@ -217,7 +217,8 @@ def pair_edges(corpus: Corpus, edges: Edges, scorer: EdgeScorer) -> Paired:
     scores = scorer(image[first], text[first], edges.similarity[first] if edges.cosine else None)
     untrusted = np.flatnonzero(~edges.trusted)
     lead = untrusted[np.unique(number[untrusted], return_index=True)[1]]
-    return Paired(number.astype(np.int32), scores[number], len(first), lead)
+    of_pair = number.astype(np.int32)
+    return ScoredEdges(**vars(edges), number=of_pair, score=scores[number], count=len(first), lead=lead)
 
 
 # Other ways to look for donors than the nearest part: the papers' searches, over vectors of pairs.

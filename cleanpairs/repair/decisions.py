@@ -9,7 +9,7 @@ from cleanpairs.ops.search import SearchNote
 from cleanpairs.ops.sparse_transport import sparse_transport
 from cleanpairs.repair.actions import DIRTIER, NOT_ASKED, RIVALLED, UNDETERMINED, UNSURE
 from cleanpairs.repair.assignment import assign
-from cleanpairs.repair.candidates import Corpus, Edges, EdgeScorer, Paired, pair_edges
+from cleanpairs.repair.candidates import Corpus, Edges, EdgeScorer, ScoredEdges, score_edges
 from cleanpairs.repair.settings import RepairSettings
 
 KEEP_MARGIN = 0.3  # an edge pays off that far above the cosine of wrong pairs, of the way to that of right pairs
@@ -60,49 +60,49 @@ def decide_repairs(
     every, probable = np.arange(corpus.mismatched, dtype=np.int32), settings.repairs == "probable"
     if settings.repairs == "none" or (probable and probability is None):
         return no_repairs(len(every), UNDETERMINED if probable else NOT_ASKED), np.empty(0, SHARE), ()
-    edges = searched(trusted=[False] if probable else [False, True])
+    found = searched(trusted=[False] if probable else [False, True])
     scorer = make_scorer()
-    paired, own = pair_edges(corpus, edges, scorer), scorer(every, every, None)
+    edges, own = score_edges(corpus, found, scorer), scorer(every, every, None)
     best = np.full(len(own), -np.inf, np.float32)  # score of each row
-    np.maximum.at(best, edges.row, paired.score)
+    np.maximum.at(best, edges.row, edges.score)
     reason = np.select([np.isneginf(best), best < settings.min_repair_score, best <= own], [0, 1, 2], 3)
-    good = _good(edges, paired, own, settings)
+    good = _good(edges, own, settings)
     if probable and probability is not None:
         # A trusted pair's part is no probable repair, but may be a better candidate.
-        top = good[_has_best_score(edges, paired)[good]]
-        sure = top[_confidence(edges, paired, top, probability) >= settings.min_confidence]
+        top = good[_has_best_score(edges)[good]]
+        sure = top[_confidence(edges, top, probability) >= settings.min_confidence]
         reason[slice(None) if settings.donor_pool == "trusted" else reason == 3] = UNSURE
         reason[edges.row[sure]] = RIVALLED
         rows = {way: np.unique(edges.row[sure[edges.is_image[sure] == way]]) for way in (False, True)}
         key = _row_and_direction(edges)
-        edges = edges.only(np.isin(key, key[sure])).and_others(searched(trusted=[True], rows=rows))
-        paired = pair_edges(corpus, edges, scorer)
-        good = _good(edges, paired, own, settings)
-        good = good[_has_best_score(edges, paired, alone=True)[good]]
-        share = _confidence(edges, paired, good, probability)
+        found = found.only(np.isin(key, key[sure])).and_others(searched(trusted=[True], rows=rows))
+        edges = score_edges(corpus, found, scorer)
+        good = _good(edges, own, settings)
+        good = good[_has_best_score(edges, alone=True)[good]]
+        share = _confidence(edges, good, probability)
         good, share = good[share >= settings.min_confidence], share[share >= settings.min_confidence]
         reason[edges.row[good]] = 3
     elif settings.strategy == "ot":
-        share = transport_shares(edges, paired, corpus, settings, temperature)[paired.number[good]]
+        share = transport_shares(edges, corpus, settings, temperature)[edges.number[good]]
         share[edges.trusted[good]] = np.nan
     else:
         share = np.full(len(good), np.nan, np.float32)  # what goes before the score
-    good = good[_best_first(edges, paired, good, share, settings)]
+    good = good[_best_first(edges, good, share, settings)]
     place, donor = assign(
-        edges.row[good], edges.is_image[good], edges.donor_group[good], paired.number[good], rows=len(every),
+        edges.row[good], edges.is_image[good], edges.donor_group[good], edges.number[good], rows=len(every),
         members=edges.members, text_uses=corpus.text_uses, capacity=settings.max_reuse,
     )  # fmt: skip
     edge = np.append(good, -1)[place]
-    decided = _decided(edge, donor, edges, paired, probability, reason)
+    decided = _decided(edge, donor, edges, probability, reason)
     if probable and probability is not None:
         dirtier = ~_as_pure(decided["confidence"], probability) & (decided["donor"] >= 0)
         decided[dirtier] = no_repairs(1, DIRTIER)
-    return decided, _shares(edges, paired, edge, donor, settings.n_donors, temperature), edges.searches
+    return decided, _shares(edges, edge, donor, settings.n_donors, temperature), edges.searches
 
 
-def _good(edges: Edges, paired: Paired, own: np.ndarray, settings: RepairSettings) -> np.ndarray:
+def _good(edges: ScoredEdges, own: np.ndarray, settings: RepairSettings) -> np.ndarray:
     """Return the edges that score enough, and more than the present pair of their row, whose score is ``own`` (R,)."""
-    return np.flatnonzero((paired.score >= settings.min_repair_score) & (paired.score > own[edges.row]))
+    return np.flatnonzero((edges.score >= settings.min_repair_score) & (edges.score > own[edges.row]))
 
 
 def _row_and_direction(edges: Edges) -> np.ndarray:
@@ -110,34 +110,32 @@ def _row_and_direction(edges: Edges) -> np.ndarray:
     return edges.row * 2 + edges.is_image
 
 
-def _has_best_score(edges: Edges, paired: Paired, *, alone: bool = False) -> np.ndarray:
+def _has_best_score(edges: ScoredEdges, *, alone: bool = False) -> np.ndarray:
     """Return which edges (E,) make the best pair of their row in the same direction.
 
     ``alone``: there are others, and it is better than all of them.
     """
     key = _row_and_direction(edges)
     best = np.full(2 * edges.row.max(initial=0) + 2, -np.inf, np.float32)
-    np.maximum.at(best, key, paired.score)
-    top = paired.score == best[key]
+    np.maximum.at(best, key, edges.score)
+    top = edges.score == best[key]
     if not alone:
         return top
     first = np.zeros(len(best), np.int64)
-    first[key[top]] = paired.number[top]
-    rival = paired.number != first[key]
+    first[key[top]] = edges.number[top]
+    rival = edges.number != first[key]
     rivals, ties = (np.bincount(key[some], minlength=len(best)) for some in (rival, rival & top))
     return top & (rivals > 0)[key] & (ties == 0)[key]
 
 
-def _best_first(
-    edges: Edges, paired: Paired, at: np.ndarray, share: np.ndarray, settings: RepairSettings
-) -> np.ndarray:
+def _best_first(edges: ScoredEdges, at: np.ndarray, share: np.ndarray, settings: RepairSettings) -> np.ndarray:
     """The order in which the edges ``at`` (b,) are tried, (b,): by falling share, and by score where there is none.
 
     Shares are compared to six digits: no transport is more exact. Among equal edges the more similar comes first, then
     a new text, then the lower numbers.
     """
     known = ~np.isnan(share)
-    score = paired.score[at] + np.float32(settings.mismatched_bonus) * ~edges.trusted[at]
+    score = edges.score[at] + np.float32(settings.mismatched_bonus) * ~edges.trusted[at]
     score -= np.float32(settings.image_margin) * edges.is_image[at]
     keys = [
         np.where(known, -share.round(6), np.inf),
@@ -148,9 +146,7 @@ def _best_first(
     return np.lexsort([edges.donor_group[at], edges.row[at], *reversed(keys)])
 
 
-def _shares(
-    edges: Edges, paired: Paired, edge: np.ndarray, donor: np.ndarray, most: int, temperature: float
-) -> np.ndarray:
+def _shares(edges: ScoredEdges, edge: np.ndarray, donor: np.ndarray, most: int, temperature: float) -> np.ndarray:
     """Several captions for each row with a new one, (k,) of :data:`SHARE`, by row.
 
     These are that of its donor, and those of the trusted pairs most similar to its image, ``most`` in all. A share is
@@ -160,7 +156,7 @@ def _shares(
         return np.empty(0, SHARE)
     chosen = edge[edges.row]  # (E,): of the row of each edge
     first = np.arange(len(edges)) == chosen
-    other = edges.trusted & (chosen >= 0) & (paired.number != paired.number[chosen])
+    other = edges.trusted & (chosen >= 0) & (edges.number != edges.number[chosen])
     at = np.flatnonzero((first | other) & ~edges.is_image & ~edges.is_image[chosen])
     at = at[np.lexsort([edges.donor_group[at], -edges.similarity[at], ~first[at], edges.row[at]])]
     rows, begin, row = np.unique(edges.row[at], return_index=True, return_inverse=True)
@@ -176,9 +172,8 @@ def _shares(
 
 
 def _decided(
-    edge: np.ndarray, donor: np.ndarray, edges: Edges, paired: Paired, probability: RepairProbability | None,
-    reason: np.ndarray,
-) -> np.ndarray:  # fmt: skip
+    edge: np.ndarray, donor: np.ndarray, edges: ScoredEdges, probability: RepairProbability | None, reason: np.ndarray
+) -> np.ndarray:
     """Return what each row gets by the ``edge`` and from the ``donor`` (R,) that it has taken, -1 where it has none.
 
     ``reason`` (R,): of those that have nothing.
@@ -186,16 +181,16 @@ def _decided(
     repaired = np.flatnonzero(edge >= 0)
     chosen = edge[repaired]
     out, pair = no_repairs(len(edge), reason), np.full(len(edge), -1, np.int64)
-    pair[repaired] = paired.number[chosen]
+    pair[repaired] = edges.number[chosen]
     out["donor"][repaired] = donor[repaired]
     out["is_image"][repaired], out["trusted"][repaired] = edges.is_image[chosen], edges.trusted[chosen]
-    out["score"][repaired] = paired.score[chosen]
+    out["score"][repaired] = edges.score[chosen]
     if probability is not None:
-        out["confidence"][repaired] = _confidence(edges, paired, chosen, probability)
+        out["confidence"][repaired] = _confidence(edges, chosen, probability)
     # The best score among a row's edges in the chosen direction that make another pair.
-    rival = (edges.is_image == out["is_image"][edges.row]) & (paired.number != pair[edges.row])
+    rival = (edges.is_image == out["is_image"][edges.row]) & (edges.number != pair[edges.row])
     runner_up = np.full(len(edge), -np.inf, np.float32)
-    np.maximum.at(runner_up, edges.row[rival], paired.score[rival])
+    np.maximum.at(runner_up, edges.row[rival], edges.score[rival])
     margin = out["score"] - runner_up
     out["margin"] = np.where(np.isinf(margin), np.nan, margin)  # nothing to compare with
     return out
@@ -223,20 +218,18 @@ def _as_pure(confidence: np.ndarray, probability: RepairProbability, dirtier: fl
     return out
 
 
-def _confidence(edges: Edges, paired: Paired, at: np.ndarray, probability: RepairProbability) -> np.ndarray:
+def _confidence(edges: ScoredEdges, at: np.ndarray, probability: RepairProbability) -> np.ndarray:
     """Return the probability (b,) of the pairs that the edges ``at`` make, 0 where all donors are trusted pairs."""
-    lead = np.full(paired.count, -1)
-    lead[paired.number[paired.lead]] = paired.lead
-    lead, out = lead[paired.number[at]], np.zeros(len(at), np.float32)
+    lead = np.full(edges.count, -1)
+    lead[edges.number[edges.lead]] = edges.lead
+    lead, out = lead[edges.number[at]], np.zeros(len(at), np.float32)
     for start in range(0, len(at), 1 << 18):  # what judges needs some 200 bytes a pair
         some = start + np.flatnonzero(lead[start : start + (1 << 18)] >= 0)
         out[some] = probability.of_pairs(*edges.shown_by(lead[some]))
     return out
 
 
-def transport_shares(
-    edges: Edges, paired: Paired, corpus: Corpus, settings: RepairSettings, temperature: float
-) -> np.ndarray:
+def transport_shares(edges: ScoredEdges, corpus: Corpus, settings: RepairSettings, temperature: float) -> np.ndarray:
     """Partial transport between mismatched images and mismatched captions.
 
     Returns the share of its row's mass that the plan sends along each pair that an edge to a mismatched donor makes,
@@ -250,10 +243,10 @@ def transport_shares(
     with w and t the median cosines of mismatched and trusted pairs: an edge pays off above w + 0.3 (t - w). The two
     constants were chosen on photographs (dev/LOG.md).
     """
-    share = np.zeros(paired.count, np.float32)
-    if not len(paired.lead):
+    share = np.zeros(edges.count, np.float32)
+    if not len(edges.lead):
         return share
-    image, text = edges.shown_by(paired.lead)
+    image, text = edges.shown_by(edges.lead)
     # Pairs are numbered by image, and within an image by text: the edges of the graph are in the order of its rows.
     images, row = np.unique(corpus.image.group[image], return_inverse=True)
     texts, column = np.unique(corpus.text.group[text], return_inverse=True)
@@ -263,9 +256,9 @@ def transport_shares(
     capacity = [settings.max_reuse if replaced else 1 for replaced in (settings.replaces_image, settings.replaces_text)]
     wrong, right = corpus.typical
     mass = sparse_transport(
-        row.astype(np.int32), column.astype(np.int32), -edges.similarity[paired.lead].astype(np.float64),
+        row.astype(np.int32), column.astype(np.int32), -edges.similarity[edges.lead].astype(np.float64),
         a * capacity[0], b * capacity[1], stay_cost=-(wrong + KEEP_MARGIN * max(right - wrong, 0.0)),
         reg=TRANSPORT_TEMPERATURE * temperature, relaxation=1.8,
     ).mass  # fmt: skip
-    share[paired.number[paired.lead]] = np.minimum(mass / np.minimum(a[row], b[column]), 1)
+    share[edges.number[edges.lead]] = np.minimum(mass / np.minimum(a[row], b[column]), 1)
     return share

@@ -42,12 +42,6 @@ def _replaced(table: pa.Table, pattern: str, by: str) -> pa.Table:
     return with_columns(table, {name: pc.replace_substring_regex(table[name], pattern, by) for name in texts})
 
 
-def csv_schema(path: str | Path) -> pa.Schema:
-    """Return the columns of a CSV, by its beginning. Raises DataError."""
-    with reading(path, "read as a plan in CSV", pa.ArrowException), csv.open_csv(path, None, _dialect(path)[0]) as rows:
-        return rows.schema
-
-
 def _dialect(path: str | Path) -> tuple[Any, str]:
     """Return where fields end, at what follows the first name, and the decimal point.
 

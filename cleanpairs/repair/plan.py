@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from cleanpairs.core import ConfigError, DataError, OutputExistsError, cached_by_file, check_number, percent, reading
 from cleanpairs.data import Pairs, ParquetSink, load_pairs, staged_file
 from cleanpairs.data.columns import TRUTH, score_columns
-from cleanpairs.data.parquet_io import common_schema, open_parquet, read_table
+from cleanpairs.data.parquet_io import open_parquet, read_table
 from cleanpairs.data.rewriting import of_images
 from cleanpairs.ops.columns import as_schema, filtered, one_array, plain_schema, taken, with_columns
 from cleanpairs.repair.actions import (
@@ -32,7 +32,7 @@ from cleanpairs.repair.actions import (
     count_actions,
     why_none_is_repaired,
 )
-from cleanpairs.repair.editing import csv_schema, followed, read_csv, same_key, write_csv
+from cleanpairs.repair.editing import followed, read_csv, same_key, write_csv
 
 if TYPE_CHECKING:  # pandas takes a second to import and only ``to_pandas`` needs it
     import pandas as pd
@@ -430,13 +430,6 @@ def _note(schema: pa.Schema) -> str | bytes | None:
     """Return what a file has besides the rows: metadata of Parquet, or the name of the last column of CSV."""
     names = [name for name in schema.names if name.startswith("{")]
     return (schema.metadata or {}).get(METADATA_KEY, names[-1] if names else None)
-
-
-def settings_of(path: str | Path) -> dict[str, Any]:
-    """Return the settings that a plan in a file notes. Its rows are not read. Raises DataError: it holds no plan."""
-    with reading(f"the repair plan {path}", "read", ValueError, TypeError, RecursionError, KeyError):
-        schema = csv_schema(path) if Path(path).suffix == ".csv" else common_schema([str(path)])
-        return dict(json.loads(_note(schema) or "null")["settings"])
 
 
 def as_written(path: str | Path) -> RepairPlan | None:

@@ -257,7 +257,7 @@ def verdict(
     stages = ("scored", "kept", "kept and repaired")[: 3 if repaired else 2]
     if truth is not None and truth[outcome.scored].any():
         own = np.array_equal(truth, pairs.true_mismatch) if pairs.true_mismatch is not None else False
-        shares = wrong_in_output(pairs, plan.table.sort_by("pair_id")) if plan is not None and own else None
+        shares = wrong_in_output(pairs, plan.table) if plan is not None and own else None
         among = truth[outcome.kind == "kept"]  # what a repair has made of a pair may be unknown: NaN
         shares = shares or (float(among.mean()) if kept else np.nan, np.nan)
         rates = [float(truth[outcome.scored].mean()), *shares]

@@ -33,9 +33,8 @@ class Embeddings:
         return Embeddings(self.vectors[rows], self.parts[at], offsets)
 
     def state(self, rows: np.ndarray, device: torch.device | str = "cpu") -> State:
-        """Return the model's state of chosen rows (b,) int64, on ``device``."""
-        if self.parts is None or self.offsets is None:
-            return torch.from_numpy(self.vectors[rows]).to(device)
+        """Return the state of chosen rows (b,) int64, on ``device``, of a model that compares words with regions."""
+        assert self.parts is not None and self.offsets is not None  # another model has no state but the vectors
         at, offsets = parts_of(self.offsets, rows)
         lengths = np.diff(offsets)
         padded = np.zeros((len(rows), int(lengths.max(initial=1)), self.parts.shape[1]), dtype=np.float32)

@@ -16,7 +16,7 @@ from cleanpairs import export_pairs, load_pairs, restore_export
 from cleanpairs.core.errors import ConfigError, DataError, OutputError, OutputExistsError
 from cleanpairs.export.datasets_format import DatasetsOutput
 from cleanpairs.export.formats import FORMATS, choose_format
-from cleanpairs.export.layout import StoredRows
+from cleanpairs.export.layout import donor_columns
 from cleanpairs.export.writing import CardFacts, ExportWork
 from cleanpairs.verification import verify_path
 from tests.helpers import assert_raises, plan_of, write_pictures, write_table
@@ -97,9 +97,13 @@ def test_what_is_read_exports_again(name: str, make_pairs: Any, make_plan: Any, 
     assert "cleanpairs restore" in (tmp_path / "datasets" / "README.md").read_text()
 
 
-def test_a_full_folder_for_temporary_files_is_named() -> None:
-    given = Path("/dev/full"), iter([pa.record_batch({"image": [b"x" * 1000] * 100})]), np.arange(100)
-    assert_raises(OutputError, r"temporary file /dev/full .*No space left.*TMPDIR", StoredRows.collect, *given)
+def test_a_full_folder_for_temporary_files_is_named(tmp_path: Path) -> None:
+    source = load_pairs(
+        write_table(tmp_path / "in.parquet", {"image": [b"x" * 1000] * 100, "caption": ["c"] * 100})
+    ).source
+    (tmp_path / "0.arrow").symlink_to("/dev/full")
+    rows = {"images": np.arange(100), "texts": np.arange(0)}
+    assert_raises(OutputError, "temporary folder .*No space left.*TMPDIR", donor_columns, source, tmp_path, **rows)
 
 
 def parts(names: str, kind: pa.DataType) -> pa.Array:

@@ -17,7 +17,7 @@ from cleanpairs.correspondence.calibration import Calibration, calibrate, positi
 from cleanpairs.report.gallery import Cards, compare_scores, duplicates, precomputed_scores
 from cleanpairs.report.outcome import Outcome, outcome_of, slice_tables
 from cleanpairs.report.page import verdict
-from tests.helpers import assert_raises, write_table
+from tests.helpers import assert_raises, corpus, write_table
 
 from .conftest import plan_of, png
 
@@ -135,15 +135,6 @@ def plan(pairs: Pairs, y: np.ndarray, repaired: int, confidence: float | None) -
     return plan_of(pairs, y, action, donors, confidence)
 
 
-def corpus(wrong: np.ndarray | None = None) -> Pairs:
-    features = np.random.default_rng(1).normal(size=(N, 1, 4)).astype(np.float32)
-    pairs = Pairs.from_arrays([f"caption {i}" for i in range(N)], features=features)
-    if wrong is None:
-        return pairs
-    keys = [f"other {k}" if w else k for k, w in zip(pairs.keys, wrong, strict=True)]
-    return replace(pairs, true_mismatch=wrong, true_key=keys)
-
-
 def told(y: np.ndarray, made: RepairPlan, pairs: Pairs, result: Any, found: Any, truth: Any = None) -> dict[str, Any]:
     words = verdict(outcome_of(y, 0.5, made, truth), made, pairs, result, found)
     assert words is not None
@@ -152,7 +143,7 @@ def told(y: np.ndarray, made: RepairPlan, pairs: Pairs, result: Any, found: Any,
 
 def test_estimates_hold_the_truth() -> None:
     y, wrong, found = scored()
-    pairs = corpus()
+    pairs = corpus(N)
     rate = found.noise_rate(N)
     result = {"noise_rate": rate.value, "noise_rate_interval": [rate.low, rate.high]}
     words = told(y, plan(pairs, y, 0, None), pairs, result, found)
@@ -164,7 +155,7 @@ def test_estimates_hold_the_truth() -> None:
 
 def test_repairs_count_with_their_probability() -> None:
     y, _, found = scored()
-    pairs = corpus()
+    pairs = corpus(N)
     made = plan(pairs, y, 100, 0.75)
     words = told(y, made, pairs, {"noise_rate": 0.3, "noise_rate_interval": [0.2, 0.4]}, found)
     kept = int((y >= 0.5).sum())
@@ -181,7 +172,9 @@ def test_repairs_count_with_their_probability() -> None:
 
 def test_the_truth_of_repairs_is_that_of_their_donors() -> None:
     y, wrong, found = scored()
-    pairs = corpus(wrong)
+    pairs = corpus(N)
+    keys = [f"other {k}" if w else k for k, w in zip(pairs.keys, wrong, strict=True)]
+    pairs = replace(pairs, true_mismatch=wrong, true_key=keys)
     made = plan(pairs, y, 100, 0.75)
     words = told(y, made, pairs, {}, found, wrong)
     assert "The truth of this corpus is known" in words["sentence"]

@@ -16,7 +16,7 @@ from cleanpairs.core import DataError, jsonable
 from cleanpairs.data.arrays import read_tensors, write_tensors
 from cleanpairs.ops.columns import with_columns
 from cleanpairs.verification import Verification, kind_of, verify_path
-from tests.helpers import assert_raises, edit_exported, fit_beside, plan_of, vector_column, write_table
+from tests.helpers import assert_raises, edit_exported, fit_beside, plan_of, write_corpus, write_table
 
 N = 24
 
@@ -26,18 +26,10 @@ def plan_for(pairs: Any, acts: list[str]) -> RepairPlan:
     return plan_of(pairs, acts, threshold=0.5, reason=["decided in a review" if a == "keep" else None for a in acts])
 
 
-def corpus(path: Path, n: int = N, lists: bool = False) -> Path:
-    captions = [f"caption {i} {'word ' * 20}" for i in range(n)]
-    texts = {"caption": pa.array(captions, pa.string())}
-    if lists:
-        texts = {"captions": pa.array([[c, c + " again"] for c in captions], pa.list_(pa.string()))}
-    keys = pa.array([f"k{i}" for i in range(n)], pa.string())
-    features = vector_column(np.random.default_rng(0).normal(size=(n, 8)).astype(np.float32))
-    return write_table(path, {"key": keys, "image_features": features, **texts})
-
-
 def export(folder: Path, n: int = N, lists: bool = False) -> Path:
-    pairs = load_pairs(corpus(folder / "in.parquet", n, lists))
+    texts = [f"caption {i} {'word ' * 20}" for i in range(n)]
+    captions = [[text, text + " again"] for text in texts] if lists else texts
+    pairs = load_pairs(write_corpus(folder / "in.parquet", n, caption=captions))
     cycle = ["keep", "rematch_text", "drop", "keep", "drop" if lists else "rematch_image"]
     actions = [cycle[i % len(cycle)] if n > 1 else "keep" for i in range(len(pairs))]
     out = folder / "out.parquet"
@@ -140,7 +132,7 @@ def test_a_missing_file_a_cut_one_and_a_broken_manifest(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("n", [0, 1, 200])
 def test_a_parquet_file_and_a_directory_of_them(tmp_path: Path, n: int) -> None:
-    files = [corpus(tmp_path / f"{k}.parquet", n) for k in range(2)]
+    files = [write_corpus(tmp_path / f"{k}.parquet", n) for k in range(2)]
     assert verify_path(files[0]).ok
     found = verify_path(tmp_path)
     assert found.kind == "directory" and found.ok and len(found.checked) == 2
@@ -185,7 +177,7 @@ def test_a_scores_table_that_contradicts_itself(tmp_path: Path, name: str, row: 
 def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("fitted")
     sizes, how = ("dim=8", "dim_word=4", "batch_size=8"), {"method": "infonce", "epochs": 1, "device": "cpu", "seed": 0}
-    fit_beside(corpus(folder / "data.parquet"), *sizes, **how)
+    fit_beside(write_corpus(folder / "data.parquet", N), *sizes, **how)
     return folder / "run"
 
 
