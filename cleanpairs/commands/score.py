@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 import cleanpairs
 from cleanpairs.commands.run import SCORES_SCHEMA, scores_table
 from cleanpairs.core import ConfigError, RefusedError, percent, sha256_of
+from cleanpairs.core.limits import read_ahead
 from cleanpairs.correspondence.calibration import Estimate
 from cleanpairs.data import ParquetSink, Source, iter_tables, load_source, open_source, staged_file
 from cleanpairs.data.readers import reader_of
@@ -82,7 +83,7 @@ class ScoreWork:
         """See :data:`cleanpairs.engine.work.Work`."""
         where = self.source, partition.first, partition.rows, self.batch_rows
         batches = reader_of(self.source).iter_range(*where, hash_vectors=self._scorer.hashes)
-        scored = ((batch.keys, self._scorer(batch, self.data), batch.faults) for batch in batches)
+        scored = ((batch.keys, self._scorer(batch, self.data), batch.faults) for batch in read_ahead(batches))
         return dict(_write_scored(path, scored, self.threshold))
 
 

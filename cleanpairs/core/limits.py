@@ -119,6 +119,18 @@ def in_threads(work: Callable[[slice], None], parts: Iterable[slice]) -> None:
         list(pool.map(work, parts))
 
 
+def read_ahead(items: Iterator[Any]) -> Iterator[Any]:
+    """The same items. While one is used, another thread makes the next."""
+    if memory_is_capped():
+        yield from items
+        return
+    with ThreadPoolExecutor(1) as pool:
+        following = pool.submit(next, items, None)
+        while (item := following.result()) is not None:
+            following = pool.submit(next, items, None)
+            yield item
+
+
 def check_threads() -> None:
     """Raise ResourceError where fewer threads can be started than OpenBLAS, OpenMP, Arrow and this process need.
 

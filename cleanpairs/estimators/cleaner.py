@@ -35,6 +35,7 @@ from cleanpairs.estimators.scorer import PairScorer, checked_captions, validatio
 from cleanpairs.estimators.settings import FitSettings, ModelSettings
 from cleanpairs.features import Captions, ImageMatrix
 from cleanpairs.features.texts import precomputed_text_vectors
+from cleanpairs.ops.matching import unit_rows
 from cleanpairs.ops.normalised_similarity import VectorPairs
 from cleanpairs.scoring import Embeddings, embed_images, embed_texts
 from cleanpairs.scoring.evaluate import Recall
@@ -437,6 +438,10 @@ class PairCleaner(FittedCleaner, PairScorer, ModelSettings, FitSettings):
             tokens = self.tokenizer_.given(batch.text_vectors, data)
         else:
             tokens = self.tokenizer_.encode(batch.captions.to_pylist())
+        if self._similarity is not None and batch.vectors.shape[1] == 1:  # torch's threads would cost more than they do
+            captions = tokens.frozen()
+            assert captions is not None
+            return Embeddings(unit_rows(batch.vectors[:, 0])[batch.row]), Embeddings(unit_rows(captions))
         rows, device = np.arange(len(tokens)), self._resolved_device()
         vectors, tokens = filled(batch.vectors), tokens.take(filled(rows))
         images = embed_images(self.model_, vectors, device=device, batch_size=even(len(vectors)))
