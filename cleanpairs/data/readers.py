@@ -27,7 +27,7 @@ from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.captions import are_lists, caption_column
 from cleanpairs.data.columns import USUAL_NAMES, is_bytes, is_text
 from cleanpairs.data.formats.folder import annotation_files
-from cleanpairs.data.formats.remote import fetch, is_url, urls_in_errors
+from cleanpairs.data.formats.remote import fetch, urls_in_errors
 from cleanpairs.data.image_paths import LOOK_AT
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.rows import Rows, row_numbers
@@ -157,8 +157,8 @@ def _open_path(data: str | Path, **options: Any) -> Source:
     check_settings("load_pairs", request)
     reader, encoding, text_vectors, urls = request.reader, request.encoding, request.text_vectors, request.allow_urls
     files = ((name, getattr(request, name)) for name in ("text_vectors", "captions"))
-    fetched: dict[str, Any] = {name: _fetched(str(path), urls) for name, path in files if path is not None}
-    request, path = replace(request, **fetched), _fetched(str(data), urls)
+    fetched: dict[str, Any] = {name: fetch(str(path), urls) for name, path in files if path is not None}
+    request, path = replace(request, **fetched), fetch(str(data), urls)
     kind = sniff(path) if reader is None else READERS[reader].name
     if reader is not None and kind not in (fits := list(fitting(path))):
         raise ConfigError(f"the reader {reader!r} is not one for {data}: {', '.join(fits) or 'none'} would be")
@@ -180,13 +180,6 @@ def _open_path(data: str | Path, **options: Any) -> Source:
     if text_vectors is not None and "text_features" not in source.columns:
         raise ConfigError(f"{data} ({kind}) takes no other vectors of captions than its own: leave {text_vectors} out")
     return source
-
-
-def _fetched(name: str, allow_urls: bool) -> str:
-    """The local path of what ``name`` names: a glob, where a URL names several arrays or Parquet files."""
-    path, ending = fetch(name, allow_urls), Path(name).suffix
-    several = is_url(name) and ending in (".npy", ".parquet") and Path(path).is_dir()
-    return f"{path}/*{ending}" if several else path
 
 
 def load_pairs(

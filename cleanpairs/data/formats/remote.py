@@ -56,8 +56,9 @@ def is_url(data: str) -> bool:
 
 def fetch(data: str, allow_urls: bool) -> str:
     """The local path of what ``data`` names, as it is where that is no URL: one file, several by braces or (but for
-    HTTP) a glob, or a folder. Fetched again only if its mark has changed. Raises ConfigError: URLs are not allowed,
-    or the protocol's package is not installed. DataError: it cannot be fetched, or its address is private.
+    HTTP) a glob, or a folder. Of several arrays or Parquet files it is a glob. Fetched again only if its mark has
+    changed. Raises ConfigError: URLs are not allowed, or the protocol's package is not installed. DataError: it cannot
+    be fetched, or its address is private.
     """
     if not is_url(data):
         return data
@@ -99,7 +100,10 @@ def fetch(data: str, allow_urls: bool) -> str:
     for old in folder.rglob("[!.]*"):  # a file that the URL no longer names must not be read with the rest
         if old.is_file() and old not in wanted and old.with_suffix("") not in wanted:
             old.unlink()
-    return str(*wanted) if len(wanted) == 1 and not data.endswith("/") else str(folder)
+    if len(wanted) == 1 and not data.endswith("/"):
+        return str(*wanted)
+    ending = Path(data).suffix
+    return f"{folder}/*{ending}" if ending in (".npy", ".parquet") else str(folder)
 
 
 def _update(target: Path, remote: _Remote) -> None:
