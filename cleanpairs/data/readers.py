@@ -25,7 +25,7 @@ from cleanpairs.core.parameters import check_settings
 from cleanpairs.core.recipe import DataOptions
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.captions import are_lists, caption_column
-from cleanpairs.data.columns import USUAL_NAMES, is_bytes, is_text
+from cleanpairs.data.columns import USUAL_NAMES, is_bytes, is_text, named_column
 from cleanpairs.data.formats.folder import annotation_files
 from cleanpairs.data.formats.remote import fetch, urls_in_errors
 from cleanpairs.data.image_paths import LOOK_AT
@@ -116,14 +116,14 @@ def _join_columns(source: Source, names: list[str]) -> tuple[Path, str]:
 
     Names of rows that are not their numbers get a column, too, and so do the faults of rows.
     """
-    columns = (reader := reader_of(source)).schema(source).names
-    if missing := [name for name in names if name not in columns]:
-        raise DataError(f"{', '.join(source.paths[:1])} has no column {missing[0]!r} (columns: {', '.join(columns)})")
+    schema = (reader := reader_of(source)).schema(source)
+    for name in names:
+        named_column(schema, name, source.files[0])
     images = reader.encoded(source) if reader.names_images else None  # files, which the fingerprint does not cover
     shown = "" if images is None else images.hashes().tobytes().hex()
     digest = sha256("|".join([source.fingerprint, *names, FAULT, shown]).encode()).hexdigest()
     path = cache_folder(TABLES) / f"{digest[:32]}.parquet"
-    column = "joined_caption" if "caption" in columns else "caption"
+    column = "joined_caption" if "caption" in schema.names else "caption"
 
     def text_of(cells: pa.Array, name: str) -> pa.Array:
         what = f"{source.inputs[-1]}, column {name!r} of type {cells.type},"
