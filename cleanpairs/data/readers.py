@@ -153,11 +153,12 @@ def _join_columns(source: Source, names: list[str]) -> tuple[Path, str]:
 
 
 def _open_path(data: str | Path, **options: Any) -> Source:
-    request = DataOptions(**options)
+    given: dict[str, Any] = {name: str(value) if isinstance(value, Path) else value for name, value in options.items()}
+    request = DataOptions(**given)
     check_settings("load_pairs", request)
     reader, encoding, text_vectors, urls = request.reader, request.encoding, request.text_vectors, request.allow_urls
     files = ((name, getattr(request, name)) for name in ("text_vectors", "captions"))
-    fetched: dict[str, Any] = {name: fetch(str(path), urls) for name, path in files if path is not None}
+    fetched: dict[str, Any] = {name: fetch(path, urls) for name, path in files if path is not None}
     request, path = replace(request, **fetched), fetch(str(data), urls)
     kind = sniff(path) if reader is None else READERS[reader].name
     if reader is not None and kind not in (fits := list(fitting(path))):
