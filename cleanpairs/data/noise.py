@@ -27,8 +27,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cleanpairs.core import ConfigError, DataError, plural, reading
-from cleanpairs.core.parameters import check_seed, is_share
+from cleanpairs.core import ConfigError, DataError, check_choice, check_number, plural, reading
+from cleanpairs.core.parameters import check_seed
 from cleanpairs.data.arrays import as_array, read_npy
 from cleanpairs.data.atomic import staged_directory, staged_file
 from cleanpairs.data.columns import TRUTH, check_truth, score_columns
@@ -149,12 +149,10 @@ def inject_noise(
         A rate, unit or kind that does not exist, or a kind without groups has some. The input has no such column.
     """
     pairs = load_pairs(pairs)
-    if not is_share(rate):
-        raise ConfigError(f"the noise rate must be in [0, 1], found {rate!r}")
+    check_number("noise", "rate", rate, least=0, most=1)
+    check_choice("noise", "per", per, ("caption", "image"))
     check_seed("noise", seed)
     kind, rng = kind if isinstance(kind, NoiseKind) else NoiseKind.parse(str(kind)), np.random.default_rng(seed)
-    if per not in ("caption", "image"):
-        raise ConfigError(f"noise is per 'caption' or per 'image', found {per!r}")
     if groups is not None and not kind.by_column:
         raise ConfigError(f"noise of the kind '{kind}' has no groups: leave them out, or take within:COLUMN")
     if per == "image" and kind.name != "uniform":
