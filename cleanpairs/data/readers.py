@@ -175,7 +175,7 @@ def _open_path(data: str | Path, **options: Any) -> Source:
         raise ConfigError(f"captions in a file of their own go with arrays of vectors (.npy), and {data} is {kind}")
     chosen = READERS.load(kind)()
     if request.split is not None and not chosen.splits:
-        raise DataError(f"{data} ({kind}) has no splits; leave --split (split) out")
+        chosen_split(request.split, (), f"{data} ({kind})")
     with reading(path[:300]):
         source: Source = chosen.open(path, request)
     if text_vectors is not None and "text_features" not in source.columns:
