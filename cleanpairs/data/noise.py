@@ -243,8 +243,8 @@ def _without_singles(chosen: np.ndarray, rest: np.ndarray, owner: np.ndarray, gr
     return np.unique(np.concatenate([staying, np.array(partners, dtype=np.int64)]))
 
 
-def _choose_shifted(owner: np.ndarray, rate: float, by: int, rng: np.random.Generator, run: int = 100) -> np.ndarray:
-    """(N,) int64: the pair whose caption each pair shows. Runs of about ``run`` images, with images that stay between
+def _choose_shifted(owner: np.ndarray, rate: float, by: int, rng: np.random.Generator) -> np.ndarray:
+    """(N,) int64: the pair whose caption each pair shows. Runs of about 100 images, with images that stay between
     them, are displaced ``by`` images. A pair shows the caption at its own place among the other image's captions. Where
     that image has fewer, they repeat.
     """
@@ -253,7 +253,7 @@ def _choose_shifted(owner: np.ndarray, rate: float, by: int, rng: np.random.Gene
     members = _members(np.argsort(np.argsort(first))[image])  # of the images in the order of the input
     chosen = round(rate * len(members))
     staying = len(members) - chosen
-    runs = min(max(round(chosen / run), 1), staying + 1, chosen // (by + 1))
+    runs = min(max(round(chosen / 100), 1), staying + 1, chosen // (by + 1))
     if not runs:  # too few for one run
         return source
     lengths = np.diff(np.linspace(0, chosen, runs + 1).round().astype(int))
@@ -307,12 +307,11 @@ def _mix_words(pairs: Pairs, rate: float, share: float, rng: np.random.Generator
 
 
 def _foreign_words(
-    words: Sequence[list[str]], normal: Mapping[str, str], own: set[str], count: int, rng: np.random.Generator,
-    tries: int = 20,
-) -> list[str]:  # fmt: skip
-    """Up to ``count`` words of one random caption, the best of ``tries``, that are not ``own``, in its order."""
+    words: Sequence[list[str]], normal: Mapping[str, str], own: set[str], count: int, rng: np.random.Generator
+) -> list[str]:
+    """Up to ``count`` words of one random caption, the best of 20, that are not ``own``, in its order."""
     best: list[str] = []
-    for donor in rng.integers(len(words), size=tries).tolist():
+    for donor in rng.integers(len(words), size=20).tolist():
         foreign = [word for word in dict.fromkeys(words[donor]) if normal[word] not in own]
         best = max(best, foreign, key=len)
         if len(best) >= count:

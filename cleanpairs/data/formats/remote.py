@@ -286,11 +286,8 @@ class _PublicHandler(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
         return super().do_open(guarded, req, **http_conn_args)
 
 
-def _http_files(url: str, timeout: float = 60.0) -> list[_Remote]:
-    """The file of an ``http(s)://`` URL. No proxy is used: it would be the one to connect.
-
-    ``timeout``: seconds without an answer.
-    """
+def _http_files(url: str) -> list[_Remote]:
+    """The file of an ``http(s)://`` URL. No proxy is used: it would be the one to connect."""
     opener = urllib.request.OpenerDirector()
     for handler in (
         urllib.request.UnknownHandler, _PublicHandler, urllib.request.HTTPDefaultErrorHandler,
@@ -301,7 +298,7 @@ def _http_files(url: str, timeout: float = 60.0) -> list[_Remote]:
     def opened(method: str) -> Any:
         request = urllib.request.Request(url, method=method, headers={"User-Agent": "cleanpairs"})
         try:
-            return opener.open(request, timeout=timeout)
+            return opener.open(request, timeout=60.0)  # seconds without an answer
         except urllib.error.HTTPError as error:
             error.close()  # it holds the connection
             raise

@@ -270,11 +270,11 @@ def _names(sample: Sample) -> str:
     return first_few(list(sample.members), 10)
 
 
-def _json(file: BinaryIO, sample: Sample, most: int = 16 * 2**20) -> bytes | None:
-    """The bytes of the .json. None where there is none, or one of more than ``most`` bytes."""
+def _json(file: BinaryIO, sample: Sample) -> bytes | None:
+    """The bytes of the .json. None where there is none, or one of more than 16 MiB."""
     names = sample.among(["json"])
     member = sample.members[names[0]] if names else None
-    return None if member is None or member.size > most else member_bytes(file, member)
+    return None if member is None or member.size > 16 * 2**20 else member_bytes(file, member)
 
 
 def _record(file: BinaryIO, sample: Sample) -> dict[str, Any]:
