@@ -15,7 +15,7 @@ from cleanpairs.core.recipe import DataOptions
 from cleanpairs.data.columns import find_columns, is_text, usual_columns
 from cleanpairs.data.images import embedded, resolve_path
 
-LOOK_AT = 100  # images, of which at least one must exist
+LOOK_AT = 100  # rows by which readers find fields, lists of captions, and images, of which at least one must exist
 
 
 def with_images(schema: pa.Schema, column: Callable[[str], list[Any]], file: Path, request: DataOptions) -> DataOptions:

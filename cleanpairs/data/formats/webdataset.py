@@ -30,6 +30,7 @@ from cleanpairs.core.regular import begins_with, cached_by_file, open_regular, r
 from cleanpairs.data.captions import are_lists, caption_cell, caption_field
 from cleanpairs.data.columns import is_score, number_of
 from cleanpairs.data.formats.file_names import IMAGES, expand_files, files_below
+from cleanpairs.data.image_paths import LOOK_AT
 from cleanpairs.data.images import ImageSource
 from cleanpairs.data.parquet_io import common_schema, input_table
 from cleanpairs.data.rows import Rows
@@ -38,7 +39,6 @@ from cleanpairs.data.table_reader import IMAGE_TYPE, TableReader, bounded, recor
 from cleanpairs.data.text import NOT_UTF8, text_of
 from cleanpairs.ops.columns import is_list, one_array, recast, taken, whole_numbers
 
-LOOK_AT = 100  # samples whose .json is read for its fields
 OWN = ("key", "image", "caption")
 CAPTIONS = ("txt", "caption", "text")  # endings
 
