@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -25,8 +25,8 @@ from cleanpairs.core.regular import open_regular, read_text
 class DataOptions:
     """The input and how to read it. See :func:`cleanpairs.load_pairs`."""
 
-    train: str | None = None
-    val: str | None = None
+    train: str | None = text(None)
+    val: str | None = text(None)
     reader: str | None = text(None)
     encoding: str | None = text(None)
     split: str | None = text(None)
@@ -35,9 +35,9 @@ class DataOptions:
     text_column: str | None = text(None)
     key_column: str | None = text(None)
     score_columns: str | None = text(None)
-    text_vectors: str | None = None
-    captions: str | None = None
-    image_root: str | None = None
+    text_vectors: str | None = text(None)
+    captions: str | None = text(None)
+    image_root: str | None = text(None)
     allow_urls: bool = False
 
 
@@ -45,7 +45,7 @@ class DataOptions:
 class OutputOptions:
     """Where the run is written, and whether the command prints its progress."""
 
-    out: str | None = None
+    out: str | None = text(None)
     overwrite: bool = False
     quiet: bool = False
 
@@ -96,7 +96,7 @@ class Recipe:
                     raise ConfigError(f"{setting.origin}: {key!r} is set twice: keep one of the two")
                 values[target][key] = value = _checked(target, key, setting, parameters)
                 if target == "params" and k < in_recipe:  # the estimator, which checks all, knows no file
-                    _check_range(setting.origin, method, key, value)
+                    _check_range(setting.origin, method, METHODS.load(method), key, value)
         return cls(method, values["params"], DataOptions(**values["data"]), OutputOptions(**values["output"]))
 
     def estimator(self) -> Any:
@@ -238,14 +238,11 @@ def _place(setting: _Setting, method: str, parameters: Mapping[str, Any]) -> tup
 
 
 def _checked(target: str, key: str, setting: _Setting, parameters: Mapping[str, Any]) -> Any:
-    """The value, if ``key`` takes its type. The estimator itself checks ranges when it is fitted."""
+    """The value, if ``key`` takes it. The estimator itself checks the ranges of its parameters when it is fitted."""
     origin, value = setting.origin, setting.value
     if target != "params":
         value = str(value) if isinstance(value, Path) else value
-        wanted = get_type_hints(_OPTION_SECTIONS[target])[key]
-        if (isinstance(value, bool) and wanted is not bool) or not isinstance(value, wanted):
-            name = getattr(wanted, "__name__", str(wanted)).replace("str", "text").replace("None", "null")
-            raise ConfigError(f"{origin}: {target}.{key} must be {name}, found {value!r}")
+        _check_range(origin, target, _OPTION_SECTIONS[target], key, value)
         return value
     default = parameters[key].default
     if isinstance(value, dict):
@@ -255,10 +252,10 @@ def _checked(target: str, key: str, setting: _Setting, parameters: Mapping[str, 
     return tuple(value) if isinstance(value, list) and isinstance(default, tuple) else value
 
 
-def _check_range(origin: str, method: str, key: str, value: Any) -> None:
-    """Raise ConfigError, which names ``origin``, for a value that the method does not take."""
+def _check_range(origin: str, owner: str, settings: type, key: str, value: Any) -> None:
+    """Raise ConfigError, which names ``origin``, for a value that a field of ``settings`` does not take."""
     try:
-        check_setting(method, METHODS.load(method), key, value)
+        check_setting(owner, settings, key, value)
     except ConfigError as error:
         raise ConfigError(f"{origin}: {error}") from error
 

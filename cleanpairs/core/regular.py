@@ -34,7 +34,12 @@ def error_text(error: BaseException) -> str:
 
 
 @contextmanager
-def _raised_as(kind: type[CleanpairsError], path: object, how: str, *also: type[Exception]) -> Iterator[None]:
+def reading(
+    path: object, how: str = "read", *also: type[Exception], kind: type[CleanpairsError] = DataError
+) -> Iterator[None]:
+    """Raise errors of the system in the block, and those of the types ``also``, as ``kind``, which names the file.
+    CleanpairsError and MemoryError pass.
+    """
     try:
         yield
     except (CleanpairsError, MemoryError):
@@ -55,16 +60,9 @@ def _is_pointer(path: object) -> bool:
     return False
 
 
-def reading(path: object, how: str = "read", *also: type[Exception]) -> AbstractContextManager[None]:
-    """Raise errors of the system in the block, and those of the types ``also``, as :class:`DataError`, which names the
-    file. CleanpairsError and MemoryError pass.
-    """
-    return _raised_as(DataError, path, how, *also)
-
-
 def writing(path: object) -> AbstractContextManager[None]:
     """Raise errors of the system in the block as :class:`OutputError`, which names what cannot be written."""
-    return _raised_as(OutputError, path, "written")
+    return reading(path, "written", kind=OutputError)
 
 
 def check_regular(path: AnyPath, mode: int | None = None) -> None:
@@ -117,12 +115,10 @@ def read_json(path: AnyPath) -> Any:
 
 def read_object(path: Path, what: str) -> dict[str, Any]:
     """The object that a JSON file holds. DataError, which says ``what`` its directory is not, where it does not."""
-    try:
+    with reading(path, "read as JSON", ValueError):
+        if not path.exists():
+            raise DataError(f"{path.parent} is no {what}: {path.name} is missing")
         data = read_json(path)
-    except FileNotFoundError as error:
-        raise DataError(f"{path.parent} is no {what}: {path.name} is missing") from error
-    except (ValueError, OSError) as error:
-        raise DataError(f"{path} cannot be read as JSON: {error}") from error
     if not isinstance(data, dict):
         raise DataError(f"{path} does not hold a JSON object")
     return data

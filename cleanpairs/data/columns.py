@@ -93,13 +93,30 @@ _WANTED = {
 }
 
 
+def usual_columns(schema: pa.Schema, role: str) -> list[str]:
+    """The columns with a usual name of a role, in the order of these names. Small letters come before capitals."""
+    exact_first = sorted(schema.names, key=lambda name: name.lower() != name)
+    return [name for usual in USUAL_NAMES[role] for name in exact_first if name.lower() == usual]
+
+
+def named_column(schema: pa.Schema, name: str, data: str) -> pa.Field:
+    """The column of this name. DataError: there is none."""
+    if name not in schema.names:
+        raise DataError(f"{data} has no column {name!r}{nearest(name, schema.names)} (columns: {_listed(schema)})")
+    return schema.field(name)
+
+
+def _listed(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} ({field.type})" for field in schema) or "none"
+
+
 def _unfit(schema: pa.Schema, *roles: str) -> str:
     """Why the first column with a usual name of one of the roles is not of its type."""
-    unfit = [(n, role) for role in roles for want in USUAL_NAMES[role] for n in schema.names if n.lower() == want]
+    unfit = [(name, role) for role in roles for name in usual_columns(schema, role)]
     return next((f": {n!r} is {schema.field(n).type}, not {_WANTED[role]}" for n, role in unfit), "")
 
 
-def _no_images(schema: pa.Schema, data: str, text: str, listed: str) -> DataError:
+def _no_images(schema: pa.Schema, data: str, text: str) -> DataError:
     addresses = r"((image|img|photo|picture)_?)?(urls?|links?|uri)"
     if urls := [n for n in schema.names if re.fullmatch(addresses, n, re.IGNORECASE)]:
         kind = Path(data).suffix.lstrip(".") or "parquet"
@@ -109,7 +126,8 @@ def _no_images(schema: pa.Schema, data: str, text: str, listed: str) -> DataErro
             f"--caption_col {shlex.quote(text)} --output_format webdataset --output_folder shards; then give shards/"
         )
     unfit = _unfit(schema, "image", "features")
-    return DataError(f"{data} has no column of images or vectors{unfit}; give --column image=NAME (columns: {listed})")
+    remedy = f"give --column image=NAME (columns: {_listed(schema)})"
+    return DataError(f"{data} has no column of images or vectors{unfit}; {remedy}")
 
 
 def find_columns(schema: pa.Schema, given: Mapping[str, Any], data: str) -> dict[str, str]:
@@ -122,15 +140,11 @@ def find_columns(schema: pa.Schema, given: Mapping[str, Any], data: str) -> dict
 
     Raises DataError: a named column is missing or of a wrong type, or there are no captions or no images.
     """
-    names = list(schema.names)
-    listed = ", ".join(f"{f.name} ({f.type})" for f in schema) or "none"
     roles: dict[str, str] = {}
-    for role, usual in USUAL_NAMES.items():
+    for role in USUAL_NAMES:
         wanted = given.get("text_vectors" if role == "text_features" else f"{role}_column")
         if wanted is not None:
-            if wanted not in names:
-                raise DataError(f"{data} has no column {wanted!r}{nearest(wanted, names)} (columns: {listed})")
-            kind = schema.field(wanted).type
+            kind = named_column(schema, wanted, data).type
             if role == "image" and not _fits(role, kind) and _fits("features", kind):
                 roles["features"] = wanted
             elif not _fits(role, kind):
@@ -138,8 +152,7 @@ def find_columns(schema: pa.Schema, given: Mapping[str, Any], data: str) -> dict
             else:
                 roles[role] = wanted
             continue
-        exact_first = [sorted((n for n in names if n.lower() == want), key=lambda n: n != want) for want in usual]
-        fitting = [name for alike in exact_first for name in alike if _fits(role, schema.field(name).type)]
+        fitting = [name for name in usual_columns(schema, role) if _fits(role, schema.field(name).type)]
         if role == "image":  # encoded images before paths, and an image of another name before none
             fitting.sort(key=lambda name: is_text(_inner_type(schema.field(name).type)))
             fitting = fitting or [field.name for field in schema if is_image_struct(field.type)]
@@ -157,10 +170,10 @@ def find_columns(schema: pa.Schema, given: Mapping[str, Any], data: str) -> dict
     if "text" not in roles and not {"features", "text_features"} <= roles.keys():
         raise DataError(
             f"{data} has no column of captions{_unfit(schema, 'text')}; name one with --column text=NAME, or bring "
-            f"vectors of both sides, by --column text-vectors=NAME (columns: {listed})"
+            f"vectors of both sides, by --column text-vectors=NAME (columns: {_listed(schema)})"
         )
     if "image" not in roles and "features" not in roles:
-        raise _no_images(schema, data, roles["text"], listed)
+        raise _no_images(schema, data, roles["text"])
     roles |= {SCORE + name: name for name in _named_scores(schema, given.get("score_columns") or "", data)}
     return roles | {SCORE + f.name: f.name for f in schema if is_score(f.name, f.type) and f.name not in roles.values()}
 
@@ -169,10 +182,7 @@ def _named_scores(schema: pa.Schema, named: str, data: str) -> list[str]:
     """The columns of ``named``, which are separated by commas. DataError: one is missing, or holds no numbers."""
     names = [name.strip() for name in named.split(",") if name.strip()]
     for name in names:
-        if name not in schema.names:
-            listed = ", ".join(schema.names)
-            raise DataError(f"{data} has no column {name!r}{nearest(name, schema.names)} (columns: {listed})")
-        kind = schema.field(name).type
+        kind = named_column(schema, name, data).type
         if not _is_number(_inner_type(kind)):
             raise DataError(f"column {name!r} of {data} is {kind}; a score must be a number")
     return names

@@ -71,14 +71,14 @@ class DecodedBatch:
 RGB = Preparation("numpy:asarray", prefetch=0)  # (H, W, 3), in full size: much to send and to keep
 
 
-def workers_for(n: int, each: int = 512, most: int = 8) -> int:
-    """Processes for ``n`` images: CLEANPAIRS_DECODE_WORKERS, else one for each ``each`` images, ``most`` in all."""
+def workers_for(n: int) -> int:
+    """Processes for ``n`` images: CLEANPAIRS_DECODE_WORKERS, else one for each 512 images, 8 in all."""
     workers = limit("decode_workers")
     if workers is not None:
         return int(workers)
     if not sys.executable:  # embedded in another program: there is no Python to start
         return 0
-    return min(most, len(os.sched_getaffinity(0)), -(-n // each))
+    return min(8, len(os.sched_getaffinity(0)), -(-n // 512))
 
 
 class Decoder(AbstractContextManager["Decoder"]):

@@ -49,14 +49,13 @@ def image_signatures(images: ImageSource) -> np.ndarray:
     return table
 
 
-def near_duplicate_groups(signatures: np.ndarray, *, most_bits: int = 6, most_colour: float = 0.08) -> np.ndarray:
+def near_duplicate_groups(signatures: np.ndarray) -> np.ndarray:
     """Group (M,) int64 of each of M images, by signatures (M, 201): the lowest number of an image that it is linked to.
 
-    Hashes of linked images differ in at most ``most_bits`` of 63 bits. Their colours c and c' differ by at most
-    ``most_colour * min(|c - mean c|, |c' - mean c'|)``. So a white background does not make two ties alike.
+    Hashes of linked images differ in at most 6 of 63 bits. Their colours c and c' differ by at most
+    ``.08 * min(|c - mean c|, |c' - mean c'|)``. So a white background does not make two ties alike.
     """
-    faiss = load_faiss()
-
+    faiss, most_bits, most_colour = load_faiss(), 6, 0.08
     rows = np.flatnonzero(signatures[:, 200])
     group = np.arange(len(signatures))
     if len(rows) < 2:

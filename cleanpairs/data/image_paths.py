@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from cleanpairs.core import DataError, without_secrets
 from cleanpairs.core.recipe import DataOptions
-from cleanpairs.data.columns import USUAL_NAMES, find_columns, is_text
+from cleanpairs.data.columns import find_columns, is_text, usual_columns
 from cleanpairs.data.images import embedded, resolve_path
 
-LOOK_AT = 100  # images, of which at least one must exist
+LOOK_AT = 100  # rows by which readers find fields, lists of captions, and images, of which at least one must exist
 
 
 def with_images(schema: pa.Schema, column: Callable[[str], list[Any]], file: Path, request: DataOptions) -> DataOptions:
@@ -25,8 +25,7 @@ def with_images(schema: pa.Schema, column: Callable[[str], list[Any]], file: Pat
     """
 
     def usual(role: str) -> list[str]:
-        fields = [schema.field(n) for want in USUAL_NAMES[role] for n in schema.names if n.lower() == want]
-        return [field.name for field in fields if is_text(field.type)]
+        return [name for name in usual_columns(schema, role) if is_text(schema.field(name).type)]
 
     missing: DataError | None = None
     try:

@@ -73,9 +73,9 @@ class ImageSource:
         return self._hashes
 
     @property
-    def has_encoded(self) -> bool:
-        """Whether there is an encoded image. They are read until one is found."""
-        return any(data is not None for data in self._pick(np.arange(self._n)))
+    def only_vectors(self) -> bool:
+        """Whether there are vectors and no encoded image. Images are read until one is found."""
+        return self._vectors is not None and all(data is None for data in self._pick(np.arange(self._n)))
 
     def array(self) -> np.ndarray | None:
         """(M, R, D) vectors. None where there are encoded images only."""

@@ -117,12 +117,13 @@ def size_of(image: Any) -> np.ndarray:
     return np.array([image.width, image.height], np.uint32).view(np.uint8)
 
 
-def _decoded(pairs: Pairs, decode: str, sample: int = 1000) -> Facts | None:
-    """Decode images of pairs that are not quarantined: all or a ``sample``, by ``decode``."""
+def _decoded(pairs: Pairs, decode: str) -> Facts | None:
+    """Decode images of pairs that are not quarantined: all or a sample, by ``decode``."""
     rows = np.unique(np.delete(pairs.image_index, list(pairs.reasons)))
     if decode == "none" or not len(rows):
         return None
-    chosen = rows if decode == "all" or len(rows) <= sample else rows[np.linspace(0, len(rows) - 1, sample).astype(int)]
+    spread = np.linspace(0, len(rows) - 1, min(len(rows), 1000)).astype(int)
+    chosen = rows if decode == "all" else rows[spread]
     if pairs.images.kind == "features" and pairs.images.read(chosen[:1].tolist()) == [None]:
         return None  # there are vectors only
     sizes: list[np.ndarray] = []

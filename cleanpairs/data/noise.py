@@ -18,7 +18,7 @@ noise of the kind ``uniform``. Corpora go wrong in other ways, too:
 
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -27,8 +27,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cleanpairs.core import ConfigError, DataError, plural, reading
-from cleanpairs.core.parameters import check_seed, is_share
+from cleanpairs.core import ConfigError, DataError, check_choice, check_number, plural, reading
+from cleanpairs.core.parameters import check_seed
 from cleanpairs.data.arrays import as_array, read_npy
 from cleanpairs.data.atomic import staged_directory, staged_file
 from cleanpairs.data.columns import TRUTH, check_truth, score_columns
@@ -149,64 +149,51 @@ def inject_noise(
         A rate, unit or kind that does not exist, or a kind without groups has some. The input has no such column.
     """
     pairs = load_pairs(pairs)
-    if not is_share(rate):
-        raise ConfigError(f"the noise rate must be in [0, 1], found {rate!r}")
+    check_number("noise", "rate", rate, least=0, most=1)
+    check_choice("noise", "per", per, ("caption", "image"))
     check_seed("noise", seed)
     kind, rng = kind if isinstance(kind, NoiseKind) else NoiseKind.parse(str(kind)), np.random.default_rng(seed)
-    if per not in ("caption", "image"):
-        raise ConfigError(f"noise is per 'caption' or per 'image', found {per!r}")
     if groups is not None and not kind.by_column:
         raise ConfigError(f"noise of the kind '{kind}' has no groups: leave them out, or take within:COLUMN")
-    if kind.name == "uniform":
-        return noise_of(pairs, _choose_uniform(pairs, rate, per, rng))
-    if per == "image":
+    if per == "image" and kind.name != "uniform":
         raise ConfigError(f"noise per 'image' is uniform; {kind.name!r} has its own units, leave per out")
-    if kind.rewrites:
-        return _rewritten(pairs, rate, kind, rng)
-    if kind.name == "collapse":
-        return noise_of(pairs, _choose_collapsed(pairs, rate, int(kind.amount), rng))
     _, owner = np.unique(pairs.pair_image_group, return_inverse=True)
-    if kind.name == "shift":
-        return noise_of(pairs, _choose_shifted(owner, rate, int(kind.amount), rng))
-    if not kind.by_column:
-        everywhere = [pairs.pair_id.tolist()]
-        return noise_of(pairs, copied(pairs, rate, shared_words(pairs) if kind.column else everywhere, rng))
-    codes = category_codes(pairs, str(kind.column)) if groups is None else as_array("groups", groups, int)
+    codes = np.zeros(len(pairs), np.int64)
+    if kind.by_column:
+        codes = category_codes(pairs, str(kind.column)) if groups is None else as_array("groups", groups, int)
     if codes.shape != (len(pairs),):
         raise ConfigError(f"{len(pairs)} pairs need {len(pairs)} groups, found {codes.shape}")
-    if kind.name == "copied":
-        return noise_of(pairs, copied(pairs, rate, _members(codes), rng))
-    return noise_of(pairs, _choose_within(owner, codes, rate, rng))
+    nouns, amount = str(kind) == "copied:noun", int(kind.amount)
+    makers: dict[str, Callable[[], Any]] = {
+        "uniform": lambda: _choose_uniform(owner, rate, per, rng),
+        "within": lambda: _choose_within(owner, codes, rate, rng),
+        "shift": lambda: _choose_shifted(owner, rate, amount, rng),
+        "collapse": lambda: _choose_collapsed(pairs, rate, amount, rng),
+        "copied": lambda: copied(pairs, rate, shared_words(pairs) if nouns else _members(codes), rng),
+        "partial": lambda: _mix_words(pairs, rate, kind.amount, rng),
+        "edited": lambda: edited(pairs, rate, rng),
+        "truncated": lambda: truncated(pairs, rate, amount, rng),
+        "boilerplate": lambda: boilerplate(pairs, rate, rng),
+    }
+    made = makers[kind.name]()
+    return Noise(pairs.pair_id, np.isin(pairs.pair_id, list(made)), made) if kind.rewrites else noise_of(pairs, made)
 
 
 def _members(codes: np.ndarray) -> list[np.ndarray]:
-    """The pairs of each category, by the codes (N,). Negative codes are none."""
+    """The pairs of each category or image, by the codes (N,). Negative codes are none."""
     order = np.argsort(codes, kind="stable")
     order = order[codes[order] >= 0]
     return np.split(order, np.flatnonzero(np.diff(codes[order])) + 1)
 
 
-def _rewritten(pairs: Pairs, rate: float, kind: NoiseKind, rng: np.random.Generator) -> Noise:
-    makers = {
-        "partial": lambda: _mix_words(pairs, rate, kind.amount, rng),
-        "edited": lambda: edited(pairs, rate, rng),
-        "truncated": lambda: truncated(pairs, rate, int(kind.amount), rng),
-        "boilerplate": lambda: boilerplate(pairs, rate, rng),
-    }
-    texts = makers[kind.name]()
-    return Noise(pairs.pair_id, np.isin(pairs.pair_id, list(texts)), texts)
-
-
-def _choose_uniform(pairs: Pairs, rate: float, per: str, rng: np.random.Generator) -> np.ndarray:
-    n, permutation = len(pairs), pairs.pair_id
+def _choose_uniform(owner: np.ndarray, rate: float, per: str, rng: np.random.Generator) -> np.ndarray:
+    n, permutation = len(owner), np.arange(len(owner))
     if per == "caption":
         chosen = rng.choice(n, round(rate * n), replace=False)
         permutation[chosen] = rng.permutation(chosen)
         return permutation
-    _, unit = np.unique(pairs.pair_image_group, return_inverse=True)
-    order = np.argsort(unit, kind="stable")
-    members = np.split(order, np.cumsum(np.bincount(unit))[:-1]) if n else []
-    chosen = rng.choice(len(members), round(rate * len(members)), replace=False) if members else np.empty(0, int)
+    members = _members(owner)
+    chosen = rng.choice(len(members), round(rate * len(members)), replace=False)
     sizes = np.array([len(members[u]) for u in chosen], dtype=int)
     for size in np.unique(sizes):  # images trade captions with images that have as many
         alike = chosen[sizes == size]
@@ -256,19 +243,17 @@ def _without_singles(chosen: np.ndarray, rest: np.ndarray, owner: np.ndarray, gr
     return np.unique(np.concatenate([staying, np.array(partners, dtype=np.int64)]))
 
 
-def _choose_shifted(owner: np.ndarray, rate: float, by: int, rng: np.random.Generator, run: int = 100) -> np.ndarray:
-    """(N,) int64: the pair whose caption each pair shows. Runs of about ``run`` images, with images that stay between
+def _choose_shifted(owner: np.ndarray, rate: float, by: int, rng: np.random.Generator) -> np.ndarray:
+    """(N,) int64: the pair whose caption each pair shows. Runs of about 100 images, with images that stay between
     them, are displaced ``by`` images. A pair shows the caption at its own place among the other image's captions. Where
     that image has fewer, they repeat.
     """
     source = np.arange(len(owner))
     _, first, image = np.unique(owner, return_index=True, return_inverse=True)
-    image = np.argsort(np.argsort(first))[image]  # numbered in the order of the input
-    order = np.argsort(image, kind="stable")
-    members = np.split(order, np.cumsum(np.bincount(image))[:-1]) if len(owner) else []
+    members = _members(np.argsort(np.argsort(first))[image])  # of the images in the order of the input
     chosen = round(rate * len(members))
     staying = len(members) - chosen
-    runs = min(max(round(chosen / run), 1), staying + 1, chosen // (by + 1))
+    runs = min(max(round(chosen / 100), 1), staying + 1, chosen // (by + 1))
     if not runs:  # too few for one run
         return source
     lengths = np.diff(np.linspace(0, chosen, runs + 1).round().astype(int))
@@ -322,12 +307,11 @@ def _mix_words(pairs: Pairs, rate: float, share: float, rng: np.random.Generator
 
 
 def _foreign_words(
-    words: Sequence[list[str]], normal: Mapping[str, str], own: set[str], count: int, rng: np.random.Generator,
-    tries: int = 20,
-) -> list[str]:  # fmt: skip
-    """Up to ``count`` words of one random caption, the best of ``tries``, that are not ``own``, in its order."""
+    words: Sequence[list[str]], normal: Mapping[str, str], own: set[str], count: int, rng: np.random.Generator
+) -> list[str]:
+    """Up to ``count`` words of one random caption, the best of 20, that are not ``own``, in its order."""
     best: list[str] = []
-    for donor in rng.integers(len(words), size=tries).tolist():
+    for donor in rng.integers(len(words), size=20).tolist():
         foreign = [word for word in dict.fromkeys(words[donor]) if normal[word] not in own]
         best = max(best, foreign, key=len)
         if len(best) >= count:

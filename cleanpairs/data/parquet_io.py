@@ -14,7 +14,7 @@ from cleanpairs.core import DataError
 from cleanpairs.core.regular import cached_by_file, check_regular, read_json, reading
 from cleanpairs.data.formats.file_names import files_below
 from cleanpairs.data.formats.remote import location, open_remote
-from cleanpairs.ops.columns import plain_batch, plain_schema, recast
+from cleanpairs.ops.columns import as_schema, plain_batch, plain_schema
 
 BATCH_BYTES = 32 * 2**20  # of a batch of rows, about
 
@@ -113,10 +113,7 @@ def conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """The columns of ``schema`` that a batch has, with its types. The batch itself where it has these."""
     names = set(batch.schema.names)
     target = pa.schema([field for field in schema if field.name in names], schema.metadata)
-    if batch.schema.equals(target):
-        return batch
-    arrays = [recast(batch.column(field.name), field.type) for field in target]
-    return pa.RecordBatch.from_arrays(arrays, schema=target)
+    return batch if batch.schema.equals(target) else as_schema(batch, target)
 
 
 def group_sizes(path: str) -> list[int]:

@@ -25,9 +25,9 @@ from cleanpairs.core.parameters import check_settings
 from cleanpairs.core.recipe import DataOptions
 from cleanpairs.data.atomic import staged_file
 from cleanpairs.data.captions import are_lists, caption_column
-from cleanpairs.data.columns import USUAL_NAMES, is_bytes, is_text
+from cleanpairs.data.columns import USUAL_NAMES, is_bytes, is_text, named_column
 from cleanpairs.data.formats.folder import annotation_files
-from cleanpairs.data.formats.remote import fetch, is_url, urls_in_errors
+from cleanpairs.data.formats.remote import fetch, urls_in_errors
 from cleanpairs.data.image_paths import LOOK_AT
 from cleanpairs.data.pairs import Pairs
 from cleanpairs.data.rows import Rows, row_numbers
@@ -116,14 +116,14 @@ def _join_columns(source: Source, names: list[str]) -> tuple[Path, str]:
 
     Names of rows that are not their numbers get a column, too, and so do the faults of rows.
     """
-    columns = (reader := reader_of(source)).schema(source).names
-    if missing := [name for name in names if name not in columns]:
-        raise DataError(f"{', '.join(source.paths[:1])} has no column {missing[0]!r} (columns: {', '.join(columns)})")
+    schema = (reader := reader_of(source)).schema(source)
+    for name in names:
+        named_column(schema, name, source.files[0])
     images = reader.encoded(source) if reader.names_images else None  # files, which the fingerprint does not cover
     shown = "" if images is None else images.hashes().tobytes().hex()
     digest = sha256("|".join([source.fingerprint, *names, FAULT, shown]).encode()).hexdigest()
     path = cache_folder(TABLES) / f"{digest[:32]}.parquet"
-    column = "joined_caption" if "caption" in columns else "caption"
+    column = "joined_caption" if "caption" in schema.names else "caption"
 
     def text_of(cells: pa.Array, name: str) -> pa.Array:
         what = f"{source.inputs[-1]}, column {name!r} of type {cells.type},"
@@ -153,12 +153,13 @@ def _join_columns(source: Source, names: list[str]) -> tuple[Path, str]:
 
 
 def _open_path(data: str | Path, **options: Any) -> Source:
-    request = DataOptions(**options)
+    given: dict[str, Any] = {name: str(value) if isinstance(value, Path) else value for name, value in options.items()}
+    request = DataOptions(**given)
     check_settings("load_pairs", request)
     reader, encoding, text_vectors, urls = request.reader, request.encoding, request.text_vectors, request.allow_urls
     files = ((name, getattr(request, name)) for name in ("text_vectors", "captions"))
-    fetched: dict[str, Any] = {name: _fetched(str(path), urls) for name, path in files if path is not None}
-    request, path = replace(request, **fetched), _fetched(str(data), urls)
+    fetched: dict[str, Any] = {name: fetch(path, urls) for name, path in files if path is not None}
+    request, path = replace(request, **fetched), fetch(str(data), urls)
     kind = sniff(path) if reader is None else READERS[reader].name
     if reader is not None and kind not in (fits := list(fitting(path))):
         raise ConfigError(f"the reader {reader!r} is not one for {data}: {', '.join(fits) or 'none'} would be")
@@ -174,19 +175,12 @@ def _open_path(data: str | Path, **options: Any) -> Source:
         raise ConfigError(f"captions in a file of their own go with arrays of vectors (.npy), and {data} is {kind}")
     chosen = READERS.load(kind)()
     if request.split is not None and not chosen.splits:
-        raise DataError(f"{data} ({kind}) has no splits; leave --split (split) out")
+        chosen_split(request.split, (), f"{data} ({kind})")
     with reading(path[:300]):
         source: Source = chosen.open(path, request)
     if text_vectors is not None and "text_features" not in source.columns:
         raise ConfigError(f"{data} ({kind}) takes no other vectors of captions than its own: leave {text_vectors} out")
     return source
-
-
-def _fetched(name: str, allow_urls: bool) -> str:
-    """The local path of what ``name`` names: a glob, where a URL names several arrays or Parquet files."""
-    path, ending = fetch(name, allow_urls), Path(name).suffix
-    several = is_url(name) and ending in (".npy", ".parquet") and Path(path).is_dir()
-    return f"{path}/*{ending}" if several else path
 
 
 def load_pairs(

@@ -11,9 +11,9 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
-from cleanpairs.core import CleanpairsError, ConfigError, DataError
+from cleanpairs.core import CleanpairsError, ConfigError, DataError, check_settings
 from cleanpairs.core.recipe import DataOptions
 from cleanpairs.data.atomic import write_whole
 from cleanpairs.data.readers import open_source
@@ -59,10 +59,13 @@ def check_recorded(data: Any, options: Any, file: str | Path, *, trusted: bool =
     """Whether ``data`` may be read with any ``options``, as ``file`` records. False: locally only. Raises DataError:
     they are not what a file records. ConfigError: a URL, or the hub, that the user has not named.
     """
-    types = {name: get_args(kind) or (kind,) for name, kind in get_type_hints(DataOptions).items()}
-    valid = isinstance(data, str) and isinstance(options, Mapping) and not {"train", "val"} & options.keys()
-    if not (valid and all(type(value) in types.get(name, ()) for name, value in options.items())):
-        raise DataError(f"{file} does not say which data it is of, as it was written: {data!r:.100} {options!r:.200}")
+    wrong = DataError(f"{file} does not say which data it is of, as it was written: {data!r:.100} {options!r:.200}")
+    if not isinstance(data, str) or not isinstance(options, Mapping) or {"train", "val"} & options.keys():
+        raise wrong
+    try:
+        check_settings(str(file), DataOptions(**options))
+    except (TypeError, ConfigError) as error:
+        raise wrong from error
     if trusted or _note(data, options).exists():
         return True
     if urls := [name for name in (data, *_files(options)) if "://" in name]:

@@ -28,13 +28,13 @@ def of_images(pairs: Pairs, values: Iterable[Iterable[Any]]) -> dict[int, set[An
     return by_image
 
 
-def shared_words(pairs: Pairs, most: float = 0.1) -> list[list[int]]:
-    """For each word that several captions share, but at most a share ``most`` of them: the pairs (k,) that have it."""
+def shared_words(pairs: Pairs) -> list[list[int]]:
+    """For each word that several captions share, but at most a tenth of them: the pairs (k,) that have it."""
     pairs_of: dict[str, list[int]] = defaultdict(list)
     for i, caption in enumerate(pairs.captions):
         for word in set(content_words(caption)) if i not in pairs.reasons else ():
             pairs_of[word].append(i)
-    return [rows for _, rows in sorted(pairs_of.items()) if 2 <= len(rows) <= max(2, most * len(pairs))]
+    return [rows for _, rows in sorted(pairs_of.items()) if 2 <= len(rows) <= max(2, 0.1 * len(pairs))]
 
 
 def _in_context(words: list[str]) -> Iterator[tuple[str, str, str]]:
@@ -106,10 +106,10 @@ def _chosen(pairs: Pairs, rate: float, texts: dict[int, str], rng: np.random.Gen
     return {i: texts[i] for i in rng.permutation(new)[: round(rate * len(pairs))].tolist()}
 
 
-def copied(pairs: Pairs, rate: float, groups: Sequence[Any], rng: np.random.Generator, tries: int = 20) -> np.ndarray:
+def copied(pairs: Pairs, rate: float, groups: Sequence[Any], rng: np.random.Generator) -> np.ndarray:
     """(N,) int64: the pair whose caption each shows, a share ``rate`` one of another image in a group that it is in.
 
-    ``groups``: pairs (k,) each. A pair may be in several.
+    ``groups``: pairs (k,) each. A pair may be in several. One that finds no other caption in 20 draws stays.
     """
     source, groups_of = pairs.pair_id.copy(), defaultdict[int, list[int]](list)
     for number, rows in enumerate(groups):
@@ -118,7 +118,7 @@ def copied(pairs: Pairs, rate: float, groups: Sequence[Any], rng: np.random.Gene
     own, of_pair = of_images(pairs, ([text] for text in pairs.text_group.tolist())), pairs.pair_image_group.tolist()
     left = round(rate * len(pairs))
     for i in rng.permutation(sorted(groups_of)).tolist():
-        for _ in range(tries if left else 0):
+        for _ in range(20 if left else 0):
             rows = groups[groups_of[i][rng.integers(len(groups_of[i]))]]
             j = int(rows[rng.integers(len(rows))])
             if int(pairs.text_group[j]) not in own[of_pair[i]] and j not in pairs.reasons:

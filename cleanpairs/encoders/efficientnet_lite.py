@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
@@ -106,7 +107,9 @@ class EfficientNetLite0(nn.Module, FrozenImages):
         size = image_size or 224
         if size < 32:
             raise ConfigError(f"image encoder {self.name!r}: image_size must be at least 32 pixels, got {size}")
-        self.transform = ImageTransform.whole(size, 127.0, 128.0)  # pixels in [-1, 1], as in the training
+        mean, std, cubic = (127.0,) * 3, (128.0,) * 3, Image.Resampling.BICUBIC  # pixels in [-1, 1], as in the training
+        # The whole image, as a caption may speak of its border.
+        self.transform = ImageTransform(height=size, width=size, resample=cubic, mean=mean, std=std)
         self.stem = _ConvNorm(3, 32, kernel=3, stride=2)
         blocks = []
         for repeats, kernel, stride, expand, c_in, c_out in (

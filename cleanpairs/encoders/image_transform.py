@@ -21,16 +21,18 @@ MAX_ASPECT = 32  # a strip is cut to it before its short edge is enlarged: 1 x 6
 
 @dataclass(frozen=True)
 class ImageTransform:
-    """A model's image preparation: resize, cut the centre out, and ``(x * scale - mean) / std`` of 0 to 255."""
+    """A model's image preparation: resize, cut the centre out, and ``(x * scale - mean) / std`` of 0 to 255. Without
+    settings images stay whole: the encoder prepares them itself.
+    """
 
-    shortest_edge: int | None  # what the shorter side is brought to, with the aspect kept
-    height: int | None  # or the size that the whole image is brought to
-    width: int | None
-    crop: tuple[int, int] | None  # (height, width) of the centre, filled up with zeros. None: no cut
-    resample: Image.Resampling | None  # Pillow's filter. None: no resizing
-    scale: float
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    shortest_edge: int | None = None  # what the shorter side is brought to, with the aspect kept
+    height: int | None = None  # or the size that the whole image is brought to
+    width: int | None = None
+    crop: tuple[int, int] | None = None  # (height, width) of the centre, filled up with zeros. None: no cut
+    resample: Image.Resampling | None = None  # Pillow's filter. None: no resizing
+    scale: float = 1.0
+    mean: tuple[float, ...] = (0.0, 0.0, 0.0)
+    std: tuple[float, ...] = (1.0, 1.0, 1.0)
 
     @classmethod
     def from_config(cls, config: dict[str, Any], model_type: str, model: object) -> Self:
@@ -66,16 +68,6 @@ class ImageTransform:
                 f"without padding, found {found}: take another model"
             )
         return transform
-
-    @classmethod
-    def whole(cls, size: int, mean: float = 0.0, std: float = 1.0) -> Self:
-        """Resize the whole image to a square: a caption may speak of the border. ``mean``, ``std``: of 0 to 255."""
-        return cls(None, size, size, None, Image.Resampling.BICUBIC, 1.0, (mean,) * 3, (std,) * 3)
-
-    @classmethod
-    def none(cls) -> Self:
-        """Keep whole images as they are: the encoder prepares them itself."""
-        return cls(None, None, None, None, None, 1.0, (0.0,) * 3, (1.0,) * 3)
 
     @property
     def output_size(self) -> tuple[int, int]:

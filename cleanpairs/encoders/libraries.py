@@ -47,7 +47,7 @@ class _Library(FrozenPair):
     temperature = 0.01
 
     def __init__(self, name: str, device: str) -> None:
-        self.name, self.device, self.transform = name, device, ImageTransform.none()
+        self.name, self.device, self.transform = name, device, ImageTransform()
 
     def _probe(self) -> None:
         """Set ``dim``. ConfigError: images and captions do not come out as vectors of one length."""

@@ -18,8 +18,8 @@ Prepare = Callable[[Sequence[Image.Image]], Tensor]  # B RGB images to pixels (B
 def IMAGENET(size: int = 224) -> ImageTransform:  # noqa: N802 - a preset, named as one
     """The usual preparation for ImageNet: the short edge to 8/7 of ``size``, its centre, standardised."""
     mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-    cut = round(size * 8 / 7), None, None, (size, size)
-    return ImageTransform(*cut, Image.Resampling.BICUBIC, 1 / 255, mean, std)
+    edge, cubic = round(size * 8 / 7), Image.Resampling.BICUBIC
+    return ImageTransform(edge, crop=(size, size), resample=cubic, scale=1 / 255, mean=mean, std=std)
 
 
 class ModuleEncoder(FrozenImages):
@@ -37,7 +37,7 @@ class ModuleEncoder(FrozenImages):
     def __init__(self, module: nn.Module, prepare: Prepare | None = None, device: str = "cpu") -> None:
         self.module, self.device, self.name = module, device, type(module).__qualname__
         prepare = prepare or IMAGENET()
-        whole = ImageTransform.none(), prepare  # of another function, which takes whole images
+        whole = ImageTransform(), prepare  # of another function, which takes whole images
         self.transform, self.prepare = (prepare, None) if isinstance(prepare, ImageTransform) else whole
         try:
             with torch.inference_mode():

@@ -57,7 +57,7 @@ class PretrainedCLIP(files.FrozenPair):
             "openai/clip-vit-large-patch14, or a model of sentence-transformers",
         )  # fmt: skip
         flexible = self.model_type == "siglip2"
-        self.tunable, self.transform = not flexible, ImageTransform.none()
+        self.tunable, self.transform = not flexible, ImageTransform()
         if flexible:
             self.prepare = _flexible(folder)
         else:

@@ -381,7 +381,7 @@ class PairCleaner(FittedCleaner, PairScorer, ModelSettings, FitSettings):
         encoder, images = getattr(self, "_image_encoder", self.image_encoder), pairs.images
         if encoder == "features" and images.kind != "features":
             raise DataError("the model was trained on precomputed vectors, and this data has none")
-        if encoder not in ("features", "pretrained") and images.kind == "features" and not images.has_encoded:
+        if encoder not in ("features", "pretrained") and images.only_vectors:
             encoder = self.image_encoder
         return self._encoders.images(pairs, encoder, getattr(self, "_image_size", self.image_size))
 

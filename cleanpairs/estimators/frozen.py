@@ -482,8 +482,8 @@ class FrozenScorer(PairScorer):
             missing = model.faults(pairs) if isinstance(model, GivenScores) else {}
             faults = {**self._unusable(pairs), **missing, **pairs.reasons}
             return Embeddings(images), Embeddings(texts), dict(sorted(faults.items()))
-        encoders, only_vectors = Encoders(joint=model), pairs.images.kind == "features" and not pairs.images.has_encoded
-        matrix = encoders.images(pairs, GIVEN if only_vectors else self.image_encoder, None)
+        encoders = Encoders(joint=model)
+        matrix = encoders.images(pairs, GIVEN if pairs.images.only_vectors else self.image_encoder, None)
         table = encoders.captions(None, None).table(pairs)
         assert table.vectors is not None
         captions = np.asarray(table.vectors[table.ids])

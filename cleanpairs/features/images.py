@@ -88,7 +88,7 @@ def encoded_matrix(pairs: Pairs, encoder: FrozenImages, name: str = "pretrained"
 
     Of images on disk the cache directory keeps the features, else the images' object.
     """
-    if pairs.images.kind == "features" and not pairs.images.has_encoded:
+    if pairs.images.only_vectors:
         raise ConfigError(
             f"the encoder {encoder.name} looks at the images, and the data has vectors only: name images with "
             "image_column (--column image=NAME), or leave the encoder out"

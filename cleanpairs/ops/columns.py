@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 Data = TypeVar("Data", pa.Array, pa.ChunkedArray, pa.RecordBatch, pa.Table)
+Frame = TypeVar("Frame", pa.RecordBatch, pa.Table)
 Rows = TypeVar("Rows", bound=Sized)
 
 
@@ -83,10 +84,9 @@ def repeats_names(kind: pa.DataType) -> bool:
     return twice or any(repeats_names(part.type) for part in parts)
 
 
-def as_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """``table`` with the types and metadata of ``schema``, whose columns it has. See :func:`recast`."""
-    columns = [table[field.name] for field in schema]
-    return pa.Table.from_arrays([recast(c, f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
+def as_schema(data: Frame, schema: pa.Schema) -> Frame:
+    """A table or a batch with the types and metadata of ``schema``, whose columns it has. See :func:`recast`."""
+    return type(data).from_arrays([recast(data.column(field.name), field.type) for field in schema], schema=schema)
 
 
 def recast(column: Any, kind: pa.DataType) -> Any:
@@ -95,6 +95,8 @@ def recast(column: Any, kind: pa.DataType) -> Any:
         return column
     if isinstance(column, pa.ChunkedArray):
         return pa.chunked_array([recast(chunk, kind) for chunk in column.chunks], kind)
+    if isinstance(column, pa.ExtensionArray):
+        return recast(column.storage, kind)
     # What pyarrow 26 casts to invalid arrays: views of lists with nulls, and slices of lists of the type null.
     if not re.search(r"list_view|(?<!not )\bnull\b", str(column.type)):
         try:
@@ -158,14 +160,7 @@ def plain_schema(schema: pa.Schema) -> pa.Schema:
 def plain_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The batch without views and extensions. The batch itself where it has none."""
     schema = plain_schema(batch.schema)
-    if schema.equals(batch.schema):
-        return batch
-    arrays = [_plain(column, field.type) for column, field in zip(batch.columns, schema, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _plain(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    return _plain(column.storage, kind) if isinstance(column, pa.ExtensionArray) else recast(column, kind)
+    return batch if schema.equals(batch.schema) else as_schema(batch, schema)
 
 
 def is_list(kind: pa.DataType) -> bool:

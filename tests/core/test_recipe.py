@@ -64,7 +64,7 @@ def test_values_are_typed_as_people_write_them() -> None:
     ("train: {epochs: 3, epochs: 4}", "given twice"),
     ("train: {epochs: 3}\nmethod: {epochs: 4}", "set twice"),
     ("train: {lr: -1}\nmethod: {name: crcl}", "lr of crcl must be a number > 0, found -1"),
-    ("data: {limit: true}", "data.limit must be int | null"),
+    ("data: {limit: true}", "limit of data must be a whole number >= 0 or None"),
     ("train: {epochs: [", "line 1"),
     ("x: !!python/object/apply:os.getcwd []", "not readable as YAML"),
     ("train: {\udcff: 1}", "not UTF-8"),

@@ -344,8 +344,8 @@ def test_names_and_what_does_not_go_together() -> None:
     for text, words in {"swap": "uniform, within, shift", "shift:1.5": "whole", "partial:1.1": "at most 1"}.items():
         assert_raises(ConfigError, words, NoiseKind.parse, text)
     for options, error, words in (
-        ({"rate": -0.1}, ConfigError, r"\[0, 1\]"), ({"kind": "shift", "per": "image"}, ConfigError, "leave per out"),
-        ({"rate": float("nan")}, ConfigError, r"\[0, 1\]"), ({"rate": "0.5"}, ConfigError, "found '0.5'"),
+        ({"rate": -0.1}, ConfigError, "<= 1, found"), ({"kind": "shift", "per": "image"}, ConfigError, "leave per out"),
+        ({"rate": float("nan")}, ConfigError, "<= 1, found"), ({"rate": "0.5"}, ConfigError, "found '0.5'"),
         ({"kind": "within:c", "groups": [1, 2]}, ConfigError, "3 groups"), ({"per": "row"}, ConfigError, "'row'"),
         ({"groups": [1, 2, 3]}, ConfigError, "'uniform' has no groups"),
     ):  # fmt: skip

@@ -13,15 +13,15 @@ from cleanpairs.core.errors import DataError, MissingInputError
 IMAGES = (".jpg", ".jpeg", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif")  # endings
 
 
-def expand_braces(pattern: str, most: int = 1_000_000) -> list[str]:
-    """``a{00..02}.tar`` and ``{x,y}.tar`` spelt out, in order. Raises DataError: it means more than ``most`` names."""
+def expand_braces(pattern: str) -> list[str]:
+    """``a{00..02}.tar`` and ``{x,y}.tar`` spelt out, in order. Raises DataError: it means more than a million names."""
     count, choices = 1, []
     for i, text in enumerate(re.split(r"\{([^{}]*)\}", pattern)):  # fixed, inside braces, fixed, ...
         options = [text] if i % 2 == 0 else text.split(",") if "," in text else ["{" + text + "}"]
         numbers = re.fullmatch(r"(\d+)\.\.(\d+)", text) if i % 2 else None
         count *= int(numbers[2]) - int(numbers[1]) + 1 if numbers else len(options)
-        if count > most:
-            raise DataError(f"{pattern} means more than {most:,} files")
+        if count > 1_000_000:
+            raise DataError(f"{pattern} means more than 1,000,000 files")
         if numbers:
             width = len(numbers[1]) if numbers[1].startswith("0") else 0
             options = [str(k).zfill(width) for k in range(int(numbers[1]), int(numbers[2]) + 1)]

@@ -56,8 +56,9 @@ def is_url(data: str) -> bool:
 
 def fetch(data: str, allow_urls: bool) -> str:
     """The local path of what ``data`` names, as it is where that is no URL: one file, several by braces or (but for
-    HTTP) a glob, or a folder. Fetched again only if its mark has changed. Raises ConfigError: URLs are not allowed,
-    or the protocol's package is not installed. DataError: it cannot be fetched, or its address is private.
+    HTTP) a glob, or a folder. Of several arrays or Parquet files it is a glob. Fetched again only if its mark has
+    changed. Raises ConfigError: URLs are not allowed, or the protocol's package is not installed. DataError: it cannot
+    be fetched, or its address is private.
     """
     if not is_url(data):
         return data
@@ -99,7 +100,10 @@ def fetch(data: str, allow_urls: bool) -> str:
     for old in folder.rglob("[!.]*"):  # a file that the URL no longer names must not be read with the rest
         if old.is_file() and old not in wanted and old.with_suffix("") not in wanted:
             old.unlink()
-    return str(*wanted) if len(wanted) == 1 and not data.endswith("/") else str(folder)
+    if len(wanted) == 1 and not data.endswith("/"):
+        return str(*wanted)
+    ending = Path(data).suffix
+    return f"{folder}/*{ending}" if ending in (".npy", ".parquet") else str(folder)
 
 
 def _update(target: Path, remote: _Remote) -> None:
@@ -282,11 +286,8 @@ class _PublicHandler(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
         return super().do_open(guarded, req, **http_conn_args)
 
 
-def _http_files(url: str, timeout: float = 60.0) -> list[_Remote]:
-    """The file of an ``http(s)://`` URL. No proxy is used: it would be the one to connect.
-
-    ``timeout``: seconds without an answer.
-    """
+def _http_files(url: str) -> list[_Remote]:
+    """The file of an ``http(s)://`` URL. No proxy is used: it would be the one to connect."""
     opener = urllib.request.OpenerDirector()
     for handler in (
         urllib.request.UnknownHandler, _PublicHandler, urllib.request.HTTPDefaultErrorHandler,
@@ -297,7 +298,7 @@ def _http_files(url: str, timeout: float = 60.0) -> list[_Remote]:
     def opened(method: str) -> Any:
         request = urllib.request.Request(url, method=method, headers={"User-Agent": "cleanpairs"})
         try:
-            return opener.open(request, timeout=timeout)
+            return opener.open(request, timeout=60.0)  # seconds without an answer
         except urllib.error.HTTPError as error:
             error.close()  # it holds the connection
             raise

@@ -30,6 +30,7 @@ from cleanpairs.core.regular import begins_with, cached_by_file, open_regular, r
 from cleanpairs.data.captions import are_lists, caption_cell, caption_field
 from cleanpairs.data.columns import is_score, number_of
 from cleanpairs.data.formats.file_names import IMAGES, expand_files, files_below
+from cleanpairs.data.image_paths import LOOK_AT
 from cleanpairs.data.images import ImageSource
 from cleanpairs.data.parquet_io import common_schema, input_table
 from cleanpairs.data.rows import Rows
@@ -38,7 +39,6 @@ from cleanpairs.data.table_reader import IMAGE_TYPE, TableReader, bounded, recor
 from cleanpairs.data.text import NOT_UTF8, text_of
 from cleanpairs.ops.columns import is_list, one_array, recast, taken, whole_numbers
 
-LOOK_AT = 100  # samples whose .json is read for its fields
 OWN = ("key", "image", "caption")
 CAPTIONS = ("txt", "caption", "text")  # endings
 
@@ -270,11 +270,11 @@ def _names(sample: Sample) -> str:
     return first_few(list(sample.members), 10)
 
 
-def _json(file: BinaryIO, sample: Sample, most: int = 16 * 2**20) -> bytes | None:
-    """The bytes of the .json. None where there is none, or one of more than ``most`` bytes."""
+def _json(file: BinaryIO, sample: Sample) -> bytes | None:
+    """The bytes of the .json. None where there is none, or one of more than 16 MiB."""
     names = sample.among(["json"])
     member = sample.members[names[0]] if names else None
-    return None if member is None or member.size > most else member_bytes(file, member)
+    return None if member is None or member.size > 16 * 2**20 else member_bytes(file, member)
 
 
 def _record(file: BinaryIO, sample: Sample) -> dict[str, Any]:
