@@ -76,6 +76,8 @@ def test_targets_that_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for name in ("link", "dangling", "fifo", "folder", "/dev/null"):
         assert_raises(OutputExistsError, name, staged_file(name, overwrite=True).__enter__)
     assert_raises(OutputExistsError, "precious", staged_directory(precious, overwrite=True).__enter__)
+    for folder in (".", tmp_path.parent):
+        assert_raises(OutputError, "that you are in", staged_directory(folder, overwrite=True).__enter__)
     for alias in (precious, Path("door/precious"), Path("folder/../precious")):
         assert_raises(OutputExistsError, "input", staged_file(alias, overwrite=True, inputs=[precious]).__enter__)
     assert_raises(ConfigError, "an output cannot be a URL", staged_file("s3://bucket/out").__enter__)
