@@ -61,16 +61,13 @@ class Writes(click.Path):
         self.extra, self.in_run, self.endings = extra, in_run, endings
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Convert as click does. An empty name, and that of the root, is a usage error."""
-        if not str(value).strip() or not Path(value).absolute().name:
-            self.fail(f"the output {value!s:.5} has no name", param, ctx)
+        """Convert as click does. What is no name that an output can be renamed to is a usage error."""
+        if str(value).strip() in ("", "-") or Path(value).name in ("", ".."):
+            self.fail(f"{str(value)!r} is no name of an output: name a new file or directory", param, ctx)
         return super().convert(value, param, ctx)
 
-    def check_name(self, value: Any, param: click.Parameter, ctx: click.Context) -> None:
-        """Raise BadParameter where the name says that it is of another format, or is none to rename a new output to."""
-        if Path(value).name in ("", ".."):
-            message = f"{value} has no name: it is the directory that you are in, or above it. Name another"
-            raise click.BadParameter(message, ctx, param)
+    def check_ending(self, value: Any, param: click.Parameter, ctx: click.Context) -> None:
+        """Raise BadParameter where the name says that it is of another format."""
         endings = ".arrow .csv .feather .html .json .jsonl .md .npy .npz .parquet .tar .tsv .txt .xlsx".split()
         if self.endings and Path(value).suffix.lower() in set(endings).difference(self.endings):
             named = " or *".join(self.endings)
@@ -301,7 +298,7 @@ class PathsCommand(click.Command):
         refuse_inputs([*outputs, *extra], inputs)
         for param in self.params:
             if isinstance(param.type, Writes) and (value := ctx.params.get(param.name or "")) is not None:
-                param.type.check_name(value, param, ctx)
+                param.type.check_ending(value, param, ctx)
         with output_lock([] if rank_by_environment() else outputs):  # one of several processes writes
             try:
                 return super().invoke(ctx)

@@ -235,8 +235,8 @@ def test_where_a_run_may_not_lie(in_process: Command, folder: Path, monkeypatch:
     (folder.parent / "killed").mkdir()
     done = in_process("fit", "--resume", "--out", folder.parent / "killed")
     assert_refused(done, 2, "killed as it began", "give the whole command again")
-    for name in ("/", "//", "", ".", "a/.."):
-        assert_refused(in_process("demo", "--out", name), 2, "has no name")
+    for name in ("/", "//", "", ".", "a/..", "-"):
+        assert_refused(in_process("demo", "--out", name), 2, "no name of an output")
     assert_refused(in_process("fit", folder, "--out", "s3://a/run"), 2, "an output cannot be a URL")
 
 
