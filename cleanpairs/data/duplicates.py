@@ -9,7 +9,6 @@ hash sees shapes and no colours. It has 63 signs of the lowest frequencies of a 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -71,7 +70,8 @@ def near_duplicate_groups(signatures: np.ndarray, *, most_bits: int = 6, most_co
     size = np.einsum("ij,ij->i", colours, colours, dtype=np.float64)
 
     def alike() -> Iterator[np.ndarray]:
-        for source, near in _links(index, codes, most_bits, np.arange(len(codes))):
+        for rows in blocks(len(codes), 64):  # few: thousands may be near to each
+            source, near = _links(index, codes, most_bits, np.arange(rows.start, rows.stop))
             (some, at), (others, place) = (np.unique(side, return_inverse=True) for side in (source, near))
             squared = size[source] + size[near] - 2 * (colours[some] @ colours[others].T)[at, place]  # all below 2^24
             most = most_colour * np.minimum(contrast[source], contrast[near])
@@ -81,11 +81,34 @@ def near_duplicate_groups(signatures: np.ndarray, *, most_bits: int = 6, most_co
     return group
 
 
-def _links(index: Any, codes: np.ndarray, most_bits: int, asked: np.ndarray) -> Iterator[np.ndarray]:
-    """Numbers (2, e) of codes (K, b) that differ in at most ``most_bits``, of 64 codes ``asked`` (k,) at a time."""
-    for some in blocks(len(asked), 64):  # few: thousands may be near to each
-        ends, _, near = index.range_search(codes[asked[some]], most_bits + 1)  # strictly nearer
-        yield np.stack([np.repeat(asked[some], np.diff(ends).astype(np.int64)), near])
+def _links(index: Any, codes: np.ndarray, most_bits: int, asked: np.ndarray) -> np.ndarray:
+    """Numbers (2, e) of codes ``asked`` (k,), and of those of codes (K, b) that differ in at most ``most_bits``."""
+    ends, _, near = index.range_search(codes[asked], most_bits + 1)  # strictly nearer
+    return np.stack([np.repeat(asked, np.diff(ends).astype(np.int64)), near])
+
+
+def _connecting_links(index: Any, codes: np.ndarray, most_bits: int) -> Iterator[np.ndarray]:
+    """As many of the links (2, e) of codes (K, b) as connect what all of them connect.
+
+    Codes around a hub are connected by its links, so that they are not asked. A link between codes around two hubs is
+    none where the hubs differ in more than three times ``most_bits``. Else the hubs must be connected already.
+    """
+    hub_of, hubs, part = np.full(len(codes), -1), np.empty(0, np.int64), np.empty(0, np.int64)
+    for rows in blocks(len(codes), 64):
+        asked = rows.start + np.flatnonzero(hub_of[rows] < 0)
+        if not len(asked):
+            continue
+        yield (links := _links(index, codes, most_bits, asked))
+        near = zip(asked, np.split(links[1], np.flatnonzero(np.diff(links[0])) + 1), strict=True)
+        for hub, around in sorted(near, key=lambda one: -len(one[1])):
+            new = around[hub_of[around] < 0]
+            if len(new) < 64:  # it is cheaper to ask them
+                continue
+            connected = np.isin(part, part[np.setdiff1d(hub_of[around], [-1])])
+            far = np.bitwise_count(codes[hubs] ^ codes[hub]).sum(axis=1) > 3 * most_bits
+            if np.all(far | connected):
+                part = np.append(np.where(connected, len(hubs), part), len(hubs))
+                hub_of[new], hubs = len(hubs), np.append(hubs, hub)
 
 
 def _first_linked(edges: Iterable[np.ndarray], count: int, code: np.ndarray) -> np.ndarray:
@@ -138,11 +161,7 @@ def near_vector_groups(signs: np.ndarray, most_bits: int = 28) -> np.ndarray:
     parts = (21, 12) if len(distinct) <= 50_000 else (16, 16)
     index = faiss.IndexBinaryMultiHash(256, *parts)
     index.add(np.ascontiguousarray(distinct))
-    every = np.arange(len(distinct))
-    some = next(_links(index, distinct, most_bits, every[:: len(every) // 64 + 1]))
-    around = some[:, some[0] == np.bincount(some[0]).argmax()]  # all near to one: of these no others need be asked for
-    links = _links(index, distinct, most_bits, np.setdiff1d(every, around[1]))
-    return _first_linked(chain([around], links), len(distinct), inverse)
+    return _first_linked(_connecting_links(index, distinct, most_bits), len(distinct), inverse)
 
 
 def group_near_vectors(pairs: Pairs, most_bits: int = 28) -> Pairs:
