@@ -7,7 +7,7 @@ hash sees shapes and no colours. It has 63 signs of the lowest frequencies of a 
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -69,38 +69,35 @@ def near_duplicate_groups(signatures: np.ndarray, *, most_bits: int = 6, most_co
     index.add(codes)
     size = np.einsum("ij,ij->i", colours, colours, dtype=np.float64)
 
-    def alike() -> Iterator[np.ndarray]:
-        for rows in blocks(len(codes), 64):  # few: thousands may be near to each
-            source, near = _links(index, codes, most_bits, np.arange(rows.start, rows.stop))
-            (some, at), (others, place) = (np.unique(side, return_inverse=True) for side in (source, near))
-            squared = size[source] + size[near] - 2 * (colours[some] @ colours[others].T)[at, place]  # all below 2^24
-            most = most_colour * np.minimum(contrast[source], contrast[near])
-            yield np.stack([source, near])[:, squared <= most**2]
+    def alike(source: np.ndarray, near: np.ndarray) -> np.ndarray:
+        (some, at), (others, place) = (np.unique(side, return_inverse=True) for side in (source, near))
+        squared = size[source] + size[near] - 2 * (colours[some] @ colours[others].T)[at, place]  # all below 2^24
+        return np.asarray(squared <= (most_colour * np.minimum(contrast[source], contrast[near])) ** 2)
 
-    group[rows] = rows[_first_linked(alike(), len(codes), inverse)]
+    group[rows] = rows[_first_linked(_connecting_links(index, codes, most_bits, alike), len(codes), inverse)]
     return group
 
 
-def _links(index: Any, codes: np.ndarray, most_bits: int, asked: np.ndarray) -> np.ndarray:
-    """Numbers (2, e) of codes ``asked`` (k,), and of those of codes (K, b) that differ in at most ``most_bits``."""
-    ends, _, near = index.range_search(codes[asked], most_bits + 1)  # strictly nearer
-    return np.stack([np.repeat(asked, np.diff(ends).astype(np.int64)), near])
-
-
-def _connecting_links(index: Any, codes: np.ndarray, most_bits: int) -> Iterator[np.ndarray]:
+def _connecting_links(
+    index: Any, codes: np.ndarray, most_bits: int, alike: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
+) -> Iterator[np.ndarray]:
     """As many of the links (2, e) of codes (K, b) as connect what all of them connect.
 
-    Codes around a hub are connected by its links, so that they are not asked. A link between codes around two hubs is
-    none where the hubs differ in more than three times ``most_bits``. Else the hubs must be connected already.
+    Linked codes differ in at most ``most_bits``, and ``alike`` says which (e,) of these are linked. Codes around a hub
+    are connected by its links, so that they are not asked. A link between codes around two hubs is none where the hubs
+    differ in more than three times ``most_bits``. Else the hubs must be connected already.
     """
     hub_of, hubs, part = np.full(len(codes), -1), np.empty(0, np.int64), np.empty(0, np.int64)
     for rows in blocks(len(codes), 64):
         asked = rows.start + np.flatnonzero(hub_of[rows] < 0)
         if not len(asked):
             continue
-        yield (links := _links(index, codes, most_bits, asked))
-        near = zip(asked, np.split(links[1], np.flatnonzero(np.diff(links[0])) + 1), strict=True)
-        for hub, around in sorted(near, key=lambda one: -len(one[1])):
+        ends, _, near = index.range_search(codes[asked], most_bits + 1)  # strictly nearer, and thousands of one code
+        links = np.stack([np.repeat(asked, np.diff(ends).astype(np.int64)), near])
+        links = links if alike is None else links[:, alike(*links)]
+        yield links
+        balls = zip(asked, np.split(links[1], np.flatnonzero(np.diff(links[0])) + 1), strict=True)
+        for hub, around in sorted(balls, key=lambda ball: -len(ball[1])):
             new = around[hub_of[around] < 0]
             if len(new) < 64:  # it is cheaper to ask them
                 continue
