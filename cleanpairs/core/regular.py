@@ -45,7 +45,7 @@ def _raised_as(kind: type[CleanpairsError], path: object, how: str, *also: type[
         remedy = "; it is a pointer of Git LFS: run git lfs pull" if _is_pointer(path) else ""
         closed = isinstance(error, OSError) and error.errno in (errno.EACCES, errno.ENOENT, errno.EPERM, errno.EROFS)
         if kind is OutputError and closed:
-            remedy = "; name an output in a folder that you may write to"
+            remedy = "; allow that, or use a folder that you may write to"
         raise kind(f"{path} cannot be {how}: {error_text(error)}{remedy}") from error
 
 

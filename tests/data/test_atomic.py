@@ -349,7 +349,7 @@ def test_the_second_is_told_who_holds_it_and_a_dead_one_holds_nothing(tmp_path: 
 
 @pytest.mark.parametrize("write", [output_lock, lambda paths: staged_file(paths[0])])
 @pytest.mark.parametrize(("out", "message"), [
-    ("/proc/x", "No such file or directory; name an output in a folder that you may write to"),
+    ("/proc/x", "No such file or directory; allow that, or use a folder that you may write to"),
     (f"{__file__}/a/out", f"{__file__} is a file and no directory; name another output"),
     ("/nonexist-cleanpairs/a/out", "there is no directory /nonexist-cleanpairs; make it first"),
 ])  # fmt: skip
