@@ -106,7 +106,8 @@ def _no_images(schema: pa.Schema, data: str, text: str, listed: str) -> DataErro
         return DataError(
             f"the images of {data} are URLs (column {urls[0]!r}), and nothing is fetched. Download them: "
             f"img2dataset --url_list {shlex.quote(data)} --input_format {kind} --url_col {shlex.quote(urls[0])} "
-            f"--caption_col {shlex.quote(text)} --output_format webdataset --output_folder shards; then give shards/"
+            f"--caption_col {shlex.quote(text)} --output_format webdataset --output_folder shards; then give shards/. "
+            """Other columns are lost without --save_additional_columns '["NAME"]'"""
         )
     unfit = _unfit(schema, "image", "features")
     return DataError(f"{data} has no column of images or vectors{unfit}; give --column image=NAME (columns: {listed})")

@@ -174,7 +174,7 @@ def test_images_that_are_urls(command: Command, folder: Path) -> None:
     for column in ("url", "URL", "image_url"):
         pq.write_table(pa.table({column: ["https://example.org/0.jpg"], "TEXT": ["a"]}), folder / "in.parquet")
         done = command(folder / "in.parquet")
-        assert_refused(done, 3, "img2dataset --url_list", f"--url_col {column} --caption_col TEXT")
+        assert_refused(done, 3, "img2dataset --url_list", f"--url_col {column} --caption_col TEXT", "--save_")
 
 
 def test_other_encodings(command: Command, folder: Path) -> None:
