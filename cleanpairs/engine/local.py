@@ -64,8 +64,10 @@ class LocalEngine:
                     deaths = 0
                     yield message
         finally:
-            for connection, process in pool.items():  # after an error the others finish the partitions in hand
+            for connection, process in pool.items():
                 connection.close()
+                if connection in busy:  # after an error or an interrupt: nobody would note what it finishes
+                    process.kill()
                 process.wait()
 
     def _start_worker(self, pool: dict[Any, subprocess.Popen[bytes]], work: Work) -> "Connection[Any, Any]":

@@ -133,6 +133,8 @@ def test_a_pool_goes_on_when_a_worker_is_killed_and_errors_keep_their_kind(tmp_p
     remove_job(folder)
     assert_raises(DataError, "no row 7", run, Squares(dies=0, times=deaths, refuses=4), folder, engine=two)
     assert list(deaths.iterdir()) == []  # it did die
+    assert_raises(DataError, "no row 7", run, Squares(refuses=1, waits=0), tmp_path / "other", engine=two)
+    assert not (tmp_path / "other" / "part-000000").exists()  # nobody waited for it
     done = run(Squares(), folder)
     assert text(folder) == WHOLE
     by_workers = [f.facts for f in done if f.facts["process"] != os.getpid()]
