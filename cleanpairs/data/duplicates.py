@@ -66,7 +66,6 @@ def near_duplicate_groups(signatures: np.ndarray, *, most_bits: int = 6, most_co
     contrast = np.linalg.norm((cells - cells.mean(axis=1, keepdims=True)).reshape(-1, 192), axis=1)
     index = faiss.IndexBinaryMultiHash(64, 4, 16)  # of 7 errors or fewer some quarter of the bits has at most one
     index.nflip = most_bits // 4
-    index.add(codes)
     size = np.einsum("ij,ij->i", colours, colours, dtype=np.float64)
 
     def alike(source: np.ndarray, near: np.ndarray) -> np.ndarray:
@@ -78,15 +77,14 @@ def near_duplicate_groups(signatures: np.ndarray, *, most_bits: int = 6, most_co
     return group
 
 
-def _connecting_links(
-    index: Any, codes: np.ndarray, most_bits: int, alike: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
-) -> Iterator[np.ndarray]:
+def _connecting_links(index: Any, codes: np.ndarray, most_bits: int, alike: Callable[..., Any]) -> Iterator[np.ndarray]:
     """As many of the links (2, e) of codes (K, b) as connect what all of them connect.
 
-    Linked codes differ in at most ``most_bits``, and ``alike`` says which (e,) of these are linked. Codes around a hub
-    are connected by its links, so that they are not asked. A link between codes around two hubs is none where the hubs
-    differ in more than three times ``most_bits``. Else the hubs must be connected already.
+    Linked codes differ in at most ``most_bits``, and ``alike`` says which of these are linked: an index. Codes around a
+    hub are connected by its links, so that they are not asked. A link between codes around two hubs is none where the
+    hubs differ in more than three times ``most_bits``. Else the hubs must be connected already.
     """
+    index.add(codes)
     hub_of, hubs, part = np.full(len(codes), -1), np.empty(0, np.int64), np.empty(0, np.int64)
     for rows in blocks(len(codes), 64):
         asked = rows.start + np.flatnonzero(hub_of[rows] < 0)
@@ -94,10 +92,8 @@ def _connecting_links(
             continue
         ends, _, near = index.range_search(codes[asked], most_bits + 1)  # strictly nearer, and thousands of one code
         links = np.stack([np.repeat(asked, np.diff(ends).astype(np.int64)), near])
-        links = links if alike is None else links[:, alike(*links)]
-        yield links
-        balls = zip(asked, np.split(links[1], np.flatnonzero(np.diff(links[0])) + 1), strict=True)
-        for hub, around in sorted(balls, key=lambda ball: -len(ball[1])):
+        yield (links := links[:, alike(*links)])
+        for hub, around in zip(asked, np.split(links[1], np.flatnonzero(np.diff(links[0])) + 1), strict=True):
             new = around[hub_of[around] < 0]
             if len(new) < 64:  # it is cheaper to ask them
                 continue
@@ -157,8 +153,8 @@ def near_vector_groups(signs: np.ndarray, most_bits: int = 28) -> np.ndarray:
     # Number of hashes, and bits of each: linked vectors share one.
     parts = (21, 12) if len(distinct) <= 50_000 else (16, 16)
     index = faiss.IndexBinaryMultiHash(256, *parts)
-    index.add(np.ascontiguousarray(distinct))
-    return _first_linked(_connecting_links(index, distinct, most_bits), len(distinct), inverse)
+    links = _connecting_links(index, np.ascontiguousarray(distinct), most_bits, lambda *_: slice(None))
+    return _first_linked(links, len(distinct), inverse)
 
 
 def group_near_vectors(pairs: Pairs, most_bits: int = 28) -> Pairs:
