@@ -132,12 +132,10 @@ def find_columns(schema: pa.Schema, given: Mapping[str, Any], data: str) -> dict
             if wanted not in names:
                 raise DataError(f"{data} has no column {wanted!r}{nearest(wanted, names)} (columns: {listed})")
             kind = schema.field(wanted).type
-            if role == "image" and not _fits(role, kind) and _fits("features", kind):
-                roles["features"] = wanted
-            elif not _fits(role, kind):
+            found = "features" if role == "image" and not _fits(role, kind) and _fits("features", kind) else role
+            if not _fits(found, kind):
                 raise DataError(f"column {wanted!r} of {data} is {kind}; the {role} must be {_WANTED[role]}")
-            else:
-                roles[role] = wanted
+            roles[found] = wanted
             continue
         exact_first = [sorted((n for n in names if n.lower() == want), key=lambda n: n != want) for want in usual]
         fitting = [name for alike in exact_first for name in alike if _fits(role, schema.field(name).type)]

@@ -54,17 +54,12 @@ def near_duplicate_groups(signatures: np.ndarray, *, most_bits: int = 6, most_co
     Hashes of linked images differ in at most ``most_bits`` of 63 bits. Their colours c and c' differ by at most
     ``most_colour * min(|c - mean c|, |c' - mean c'|)``. So a white background does not make two ties alike.
     """
-    faiss = load_faiss()
-
-    rows = np.flatnonzero(signatures[:, 200])
-    group = np.arange(len(signatures))
-    if len(rows) < 2:
-        return group
+    rows, group = np.flatnonzero(signatures[:, 200]), np.arange(len(signatures))
     distinct, inverse = np.unique(signatures[rows], axis=0, return_inverse=True)
     codes, colours = np.ascontiguousarray(distinct[:, :8]), distinct[:, 8:200].astype(np.float32)  # 64 cells of three
     cells = colours.reshape(-1, 64, 3)
     contrast = np.linalg.norm((cells - cells.mean(axis=1, keepdims=True)).reshape(-1, 192), axis=1)
-    index = faiss.IndexBinaryMultiHash(64, 4, 16)  # of 7 errors or fewer some quarter of the bits has at most one
+    index = load_faiss().IndexBinaryMultiHash(64, 4, 16)  # of 7 errors some quarter of the bits has at most one
     index.nflip = most_bits // 4
     size = np.einsum("ij,ij->i", colours, colours, dtype=np.float64)
 
@@ -147,12 +142,10 @@ def near_vector_groups(signs: np.ndarray, most_bits: int = 28) -> np.ndarray:
     Signs of linked vectors differ in at most ``most_bits`` bits. Of pairs that differ in 28 one in 400 is overlooked,
     of more than 50,000 vectors one in 15.
     """
-    faiss = load_faiss()
-
     distinct, inverse = np.unique(signs, axis=0, return_inverse=True)
     # Number of hashes, and bits of each: linked vectors share one.
     parts = (21, 12) if len(distinct) <= 50_000 else (16, 16)
-    index = faiss.IndexBinaryMultiHash(256, *parts)
+    index = load_faiss().IndexBinaryMultiHash(256, *parts)
     links = _connecting_links(index, np.ascontiguousarray(distinct), most_bits, lambda *_: slice(None))
     return _first_linked(links, len(distinct), inverse)
 

@@ -30,8 +30,7 @@ class LocalEngine:
     def run(self, work: Work, partitions: Sequence[Partition], folder: Path) -> Iterator[Finished]:
         """See :class:`cleanpairs.engine.work.Engine`."""
         if not self.remote:
-            for partition in partitions:
-                yield carry_out(work, partition, folder)
+            yield from (carry_out(work, partition, folder) for partition in partitions)
             return
         waiting, deaths = list(reversed(partitions)), 0
         pool: dict[Connection[Any, Any], subprocess.Popen[bytes]] = {}

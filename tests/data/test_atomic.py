@@ -75,9 +75,8 @@ def test_targets_that_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     before = names(tmp_path)
     for name in ("link", "dangling", "fifo", "folder", "/dev/null"):
         assert_raises(OutputExistsError, name, staged_file(name, overwrite=True).__enter__)
-    assert_raises(OutputExistsError, "precious", staged_directory(precious, overwrite=True).__enter__)
-    for folder in (".", tmp_path.parent):
-        assert_raises(OutputError, "that you are in", staged_directory(folder, overwrite=True).__enter__)
+    for name, told in ((precious, "no regular directory"), (".", "you are in"), (tmp_path.parent, "you are in")):
+        assert_raises(OutputExistsError, told, staged_directory(name, overwrite=True).__enter__)
     for alias in (precious, Path("door/precious"), Path("folder/../precious")):
         assert_raises(OutputExistsError, "input", staged_file(alias, overwrite=True, inputs=[precious]).__enter__)
     assert_raises(ConfigError, "an output cannot be a URL", staged_file("s3://bucket/out").__enter__)
@@ -129,8 +128,7 @@ def test_an_error_names_its_file(tmp_path: Path, number: int, monkeypatch: pytes
     ("out1-abcdefgh", [".lock"], False), ("out[1]-of-mine", [".lock"], False),
 ])  # fmt: skip
 def test_only_dead_staging_of_its_target_is_collected(tmp_path: Path, name: str, inside: list[str], goes: bool) -> None:
-    folder = tmp_path / f".cleanpairs-{name}"
-    folder.mkdir()
+    (folder := tmp_path / f".cleanpairs-{name}").mkdir()
     for file in inside:
         (folder / file).touch()
     with scratch_directory("out[1]", tmp_path) as living, staged_file(tmp_path / "out[1]") as path:
