@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from functools import partial
-from os.path import relpath
+from os.path import realpath, relpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,8 +62,9 @@ class Writes(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Convert as click does. What is no name that an output can be renamed to is a usage error."""
-        if str(value).strip() in ("", "-") or Path(value).name in ("", ".."):
-            self.fail(f"{str(value)!r} is no name of an output: name a new file or directory", param, ctx)
+        own = Path.cwd().is_relative_to(realpath(value))
+        if own or str(value).strip() in ("", "-") or Path(value).name == "..":
+            self.fail(f"{str(value)!r} is no name of an output, or you are in it: name a new one", param, ctx)
         return super().convert(value, param, ctx)
 
     def check_ending(self, value: Any, param: click.Parameter, ctx: click.Context) -> None:

@@ -233,7 +233,7 @@ def test_where_a_run_may_not_lie(in_process: Command, folder: Path, monkeypatch:
     assert code == 5 and "is no run directory" in err and "--overwrite" not in err
     (killed := folder.parent / "killed").mkdir()
     assert_refused(in_process("fit", "--resume", "--out", killed), 2, "killed as it began", "the whole command again")
-    for name in ("/", "//", "", ".", "a/..", "-"):
+    for name in ("/", "//", "", ".", "a/..", "-", folder):
         assert_refused(in_process("demo", "--out", name), 2, "no name of an output")
     assert_refused(in_process("fit", folder, "--out", "s3://a/run"), 2, "an output cannot be a URL")
 
