@@ -60,15 +60,11 @@ class Writes(click.Path):
         super().__init__(readable=False)
         self.extra, self.in_run, self.endings = extra, in_run, endings
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Convert as click does. What is no name that an output can be renamed to is a usage error."""
-        own = Path.cwd().is_relative_to(realpath(value))
-        if own or str(value).strip() in ("", "-") or Path(value).name == "..":
-            self.fail(f"{str(value)!r} is no name of an output, or you are in it: name a new one", param, ctx)
-        return super().convert(value, param, ctx)
-
-    def check_ending(self, value: Any, param: click.Parameter, ctx: click.Context) -> None:
-        """Raise BadParameter where the name says that it is of another format."""
+    def check_name(self, value: Any, param: click.Parameter, ctx: click.Context) -> None:
+        """Raise BadParameter where the name says that it is of another format, or is none to rename a new output to."""
+        if str(value).strip() in ("", "-") or Path(value).name == ".." or Path.cwd().is_relative_to(realpath(value)):
+            message = f"{str(value)!r} is no name of an output, or you are in it: name a new one"
+            raise click.BadParameter(message, ctx, param)
         endings = ".arrow .csv .feather .html .json .jsonl .md .npy .npz .parquet .tar .tsv .txt .xlsx".split()
         if self.endings and Path(value).suffix.lower() in set(endings).difference(self.endings):
             named = " or *".join(self.endings)
@@ -299,7 +295,7 @@ class PathsCommand(click.Command):
         refuse_inputs([*outputs, *extra], inputs)
         for param in self.params:
             if isinstance(param.type, Writes) and (value := ctx.params.get(param.name or "")) is not None:
-                param.type.check_ending(value, param, ctx)
+                param.type.check_name(value, param, ctx)
         with output_lock([] if rank_by_environment() else outputs):  # one of several processes writes
             try:
                 return super().invoke(ctx)
