@@ -176,6 +176,7 @@ def main() -> None:
             if isinstance(error, click.Abort):  # what click makes of a KeyboardInterrupt, and of the end of a file
                 if not isinstance(error.__cause__, EOFError):
                     ended = error.__cause__
+                    exec("")  # else Python ends by the signal where an exec was interrupted, as in a dataclass's making
                     sys.exit(128 + (ended.number if isinstance(ended, Terminated) else signal.SIGINT))
                 error = error.__cause__
             from cleanpairs.core.distributed import rank_by_environment

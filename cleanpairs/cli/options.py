@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from functools import partial
-from os.path import relpath
+from os.path import realpath, relpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,16 +60,10 @@ class Writes(click.Path):
         super().__init__(readable=False)
         self.extra, self.in_run, self.endings = extra, in_run, endings
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Convert as click does. An empty name, and that of the root, is a usage error."""
-        if not str(value).strip() or not Path(value).absolute().name:
-            self.fail(f"the output {value!s:.5} has no name", param, ctx)
-        return super().convert(value, param, ctx)
-
     def check_name(self, value: Any, param: click.Parameter, ctx: click.Context) -> None:
         """Raise BadParameter where the name says that it is of another format, or is none to rename a new output to."""
-        if Path(value).name in ("", ".."):
-            message = f"{value} has no name: it is the directory that you are in, or above it. Name another"
+        if str(value).strip() in ("", "-") or Path(value).name == ".." or Path.cwd().is_relative_to(realpath(value)):
+            message = f"{str(value)!r} is no name of an output, or you are in it: name a new one"
             raise click.BadParameter(message, ctx, param)
         endings = ".arrow .csv .feather .html .json .jsonl .md .npy .npz .parquet .tar .tsv .txt .xlsx".split()
         if self.endings and Path(value).suffix.lower() in set(endings).difference(self.endings):

@@ -142,8 +142,7 @@ def score_stream(
             groups = reader_of(source).row_groups(source)
             partitions = plan_partitions(groups, source.n_rows, target=ScoreWork.partition_rows)
             if len(partitions) <= 1 and not engine.remote:  # nothing to resume, nothing to put together
-                whole = partitions[0] if partitions else Partition(0, 0, 0)
-                counts = Counter(work(whole, staged))
+                counts = Counter(work(Partition(0, 0, source.n_rows), staged))
             else:
                 job = _job_of(work, Path(model))
                 done = run_partitions(

@@ -50,7 +50,7 @@ def reading(
         remedy = "; it is a pointer of Git LFS: run git lfs pull" if _is_pointer(path) else ""
         closed = isinstance(error, OSError) and error.errno in (errno.EACCES, errno.ENOENT, errno.EPERM, errno.EROFS)
         if kind is OutputError and closed:
-            remedy = "; name an output in a folder that you may write to"
+            remedy = "; allow that, or use a folder that you may write to"
         raise kind(f"{path} cannot be {how}: {error_text(error)}{remedy}") from error
 
 
@@ -71,8 +71,7 @@ def check_regular(path: AnyPath, mode: int | None = None) -> None:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
     if not stat.S_ISREG(mode):
-        kinds = {stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
-        kind = kinds.get(stat.S_IFMT(mode), "a device")
+        kind = {stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}.get(stat.S_IFMT(mode), "a device")
         raise _NotRegularError(f"{os.fspath(path)} is {kind}, not a regular file: copy what it gives into one")
 
 

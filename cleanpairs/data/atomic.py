@@ -101,6 +101,9 @@ class _Output:
         if not (stat.S_ISDIR(mode) if self.directory else stat.S_ISREG(mode)):
             kind = "directory" if self.directory else "file"
             raise OutputExistsError(f"{target} is no regular {kind}; it is not replaced")
+        with suppress(FileNotFoundError):  # somebody has removed the directory that this process is in
+            if self.directory and Path.cwd().is_relative_to(target.resolve()):
+                raise OutputExistsError(f"{target} is the directory that you are in, or above it: name another output")
         if _is_empty(target):
             return
         if not keeps_labels:

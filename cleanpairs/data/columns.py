@@ -123,7 +123,8 @@ def _no_images(schema: pa.Schema, data: str, text: str) -> DataError:
         return DataError(
             f"the images of {data} are URLs (column {urls[0]!r}), and nothing is fetched. Download them: "
             f"img2dataset --url_list {shlex.quote(data)} --input_format {kind} --url_col {shlex.quote(urls[0])} "
-            f"--caption_col {shlex.quote(text)} --output_format webdataset --output_folder shards; then give shards/"
+            f"--caption_col {shlex.quote(text)} --output_format webdataset --output_folder shards; then give shards/. "
+            """Other columns are lost without --save_additional_columns '["NAME"]'"""
         )
     unfit = _unfit(schema, "image", "features")
     remedy = f"give --column image=NAME (columns: {_listed(schema)})"
@@ -145,12 +146,10 @@ def find_columns(schema: pa.Schema, given: Mapping[str, Any], data: str) -> dict
         wanted = given.get("text_vectors" if role == "text_features" else f"{role}_column")
         if wanted is not None:
             kind = named_column(schema, wanted, data).type
-            if role == "image" and not _fits(role, kind) and _fits("features", kind):
-                roles["features"] = wanted
-            elif not _fits(role, kind):
+            found = "features" if role == "image" and not _fits(role, kind) and _fits("features", kind) else role
+            if not _fits(found, kind):
                 raise DataError(f"column {wanted!r} of {data} is {kind}; the {role} must be {_WANTED[role]}")
-            else:
-                roles[role] = wanted
+            roles[found] = wanted
             continue
         fitting = [name for name in usual_columns(schema, role) if _fits(role, schema.field(name).type)]
         if role == "image":  # encoded images before paths, and an image of another name before none

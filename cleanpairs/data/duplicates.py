@@ -7,9 +7,8 @@ hash sees shapes and no colours. It has 63 signs of the lowest frequencies of a 
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -55,36 +54,49 @@ def near_duplicate_groups(signatures: np.ndarray) -> np.ndarray:
     Hashes of linked images differ in at most 6 of 63 bits. Their colours c and c' differ by at most
     ``.08 * min(|c - mean c|, |c' - mean c'|)``. So a white background does not make two ties alike.
     """
-    faiss, most_bits, most_colour = load_faiss(), 6, 0.08
-    rows = np.flatnonzero(signatures[:, 200])
-    group = np.arange(len(signatures))
-    if len(rows) < 2:
-        return group
+    rows, group, most_bits = np.flatnonzero(signatures[:, 200]), np.arange(len(signatures)), 6
     distinct, inverse = np.unique(signatures[rows], axis=0, return_inverse=True)
     codes, colours = np.ascontiguousarray(distinct[:, :8]), distinct[:, 8:200].astype(np.float32)  # 64 cells of three
     cells = colours.reshape(-1, 64, 3)
     contrast = np.linalg.norm((cells - cells.mean(axis=1, keepdims=True)).reshape(-1, 192), axis=1)
-    index = faiss.IndexBinaryMultiHash(64, 4, 16)  # of 7 errors or fewer some quarter of the bits has at most one
+    index = load_faiss().IndexBinaryMultiHash(64, 4, 16)  # of 7 errors some quarter of the bits has at most one
     index.nflip = most_bits // 4
-    index.add(codes)
     size = np.einsum("ij,ij->i", colours, colours, dtype=np.float64)
 
-    def alike() -> Iterator[np.ndarray]:
-        for source, near in _links(index, codes, most_bits, np.arange(len(codes))):
-            (some, at), (others, place) = (np.unique(side, return_inverse=True) for side in (source, near))
-            squared = size[source] + size[near] - 2 * (colours[some] @ colours[others].T)[at, place]  # all below 2^24
-            most = most_colour * np.minimum(contrast[source], contrast[near])
-            yield np.stack([source, near])[:, squared <= most**2]
+    def alike(source: np.ndarray, near: np.ndarray) -> np.ndarray:
+        (some, at), (others, place) = (np.unique(side, return_inverse=True) for side in (source, near))
+        squared = size[source] + size[near] - 2 * (colours[some] @ colours[others].T)[at, place]  # all below 2^24
+        return np.asarray(squared <= (0.08 * np.minimum(contrast[source], contrast[near])) ** 2)
 
-    group[rows] = rows[_first_linked(alike(), len(codes), inverse)]
+    group[rows] = rows[_first_linked(_connecting_links(index, codes, most_bits, alike), len(codes), inverse)]
     return group
 
 
-def _links(index: Any, codes: np.ndarray, most_bits: int, asked: np.ndarray) -> Iterator[np.ndarray]:
-    """Numbers (2, e) of codes (K, b) that differ in at most ``most_bits``, of 64 codes ``asked`` (k,) at a time."""
-    for some in blocks(len(asked), 64):  # few: thousands may be near to each
-        ends, _, near = index.range_search(codes[asked[some]], most_bits + 1)  # strictly nearer
-        yield np.stack([np.repeat(asked[some], np.diff(ends).astype(np.int64)), near])
+def _connecting_links(index: Any, codes: np.ndarray, most_bits: int, alike: Callable[..., Any]) -> Iterator[np.ndarray]:
+    """As many of the links (2, e) of codes (K, b) as connect what all of them connect.
+
+    Linked codes differ in at most ``most_bits``, and ``alike`` says which of these are linked: an index. Codes around a
+    hub are connected by its links, so that they are not asked. A link between codes around two hubs is none where the
+    hubs differ in more than three times ``most_bits``. Else the hubs must be connected already.
+    """
+    index.add(codes)
+    hub_of, hubs, part = np.full(len(codes), -1), np.empty(0, np.int64), np.empty(0, np.int64)
+    for rows in blocks(len(codes), 64):
+        asked = rows.start + np.flatnonzero(hub_of[rows] < 0)
+        if not len(asked):
+            continue
+        ends, _, near = index.range_search(codes[asked], most_bits + 1)  # strictly nearer, and thousands of one code
+        links = np.stack([np.repeat(asked, np.diff(ends).astype(np.int64)), near])
+        yield (links := links[:, alike(*links)])
+        for hub, around in zip(asked, np.split(links[1], np.flatnonzero(np.diff(links[0])) + 1), strict=True):
+            new = around[hub_of[around] < 0]
+            if len(new) < 64:  # it is cheaper to ask them
+                continue
+            connected = np.isin(part, part[np.setdiff1d(hub_of[around], [-1])])
+            far = np.bitwise_count(codes[hubs] ^ codes[hub]).sum(axis=1) > 3 * most_bits
+            if np.all(far | connected):
+                part = np.append(np.where(connected, len(hubs), part), len(hubs))
+                hub_of[new], hubs = len(hubs), np.append(hubs, hub)
 
 
 def _first_linked(edges: Iterable[np.ndarray], count: int, code: np.ndarray) -> np.ndarray:
@@ -130,18 +142,12 @@ def near_vector_groups(signs: np.ndarray, most_bits: int = 28) -> np.ndarray:
     Signs of linked vectors differ in at most ``most_bits`` bits. Of pairs that differ in 28 one in 400 is overlooked,
     of more than 50,000 vectors one in 15.
     """
-    faiss = load_faiss()
-
     distinct, inverse = np.unique(signs, axis=0, return_inverse=True)
     # Number of hashes, and bits of each: linked vectors share one.
     parts = (21, 12) if len(distinct) <= 50_000 else (16, 16)
-    index = faiss.IndexBinaryMultiHash(256, *parts)
-    index.add(np.ascontiguousarray(distinct))
-    every = np.arange(len(distinct))
-    some = next(_links(index, distinct, most_bits, every[:: len(every) // 64 + 1]))
-    around = some[:, some[0] == np.bincount(some[0]).argmax()]  # all near to one: of these no others need be asked for
-    links = _links(index, distinct, most_bits, np.setdiff1d(every, around[1]))
-    return _first_linked(chain([around], links), len(distinct), inverse)
+    index = load_faiss().IndexBinaryMultiHash(256, *parts)
+    links = _connecting_links(index, np.ascontiguousarray(distinct), most_bits, lambda *_: slice(None))
+    return _first_linked(links, len(distinct), inverse)
 
 
 def group_near_vectors(pairs: Pairs, most_bits: int = 28) -> Pairs:

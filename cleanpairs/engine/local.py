@@ -30,8 +30,7 @@ class LocalEngine:
     def run(self, work: Work, partitions: Sequence[Partition], folder: Path) -> Iterator[Finished]:
         """See :class:`cleanpairs.engine.work.Engine`."""
         if not self.remote:
-            for partition in partitions:
-                yield carry_out(work, partition, folder)
+            yield from (carry_out(work, partition, folder) for partition in partitions)
             return
         waiting, deaths = list(reversed(partitions)), 0
         pool: dict[Connection[Any, Any], subprocess.Popen[bytes]] = {}
@@ -64,8 +63,10 @@ class LocalEngine:
                     deaths = 0
                     yield message
         finally:
-            for connection, process in pool.items():  # after an error the others finish the partitions in hand
+            for connection, process in pool.items():
                 connection.close()
+                if connection in busy:  # after an error or an interrupt: nobody would note what it finishes
+                    process.kill()
                 process.wait()
 
     def _start_worker(self, pool: dict[Any, subprocess.Popen[bytes]], work: Work) -> "Connection[Any, Any]":

@@ -360,7 +360,7 @@ class ChatJudge(ChatWriter):
                     match one:
                         case {"token": str(token), "logprob": int(log) | float(log)}:
                             word = token.strip(' .▁Ġ"').lower()
-                            share[word] = share.get(word, 0.0) + math.exp(min(log, 0.0))
+                            share[word] = share.get(word, 0.0) + math.exp(max(min(log, 0.0), -1e4))
             case {"choices": [{"message": {"content": str(text)}}, *_]}:
                 if first := re.match(r"\W*(yes|no)\b", text, re.IGNORECASE):
                     share[first[1].lower()] = 1.0

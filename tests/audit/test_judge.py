@@ -97,13 +97,13 @@ def test_opinions_are_read_back_or_refused(text: str, tmp_path: Path) -> None:
 
 
 def logged(**tokens: float) -> dict[str, Any]:
-    top = [{"token": token, "logprob": float(np.log(p))} for token, p in tokens.items()]
+    top = [{"token": token, "logprob": float(np.log(p)) if p else -(10**400)} for token, p in tokens.items()]
     return completion("Yes", finish_reason="length", logprobs={"content": [{"token": "Yes", "top_logprobs": top}]})
 
 
 @pytest.mark.parametrize(("body", "value"), [
     (logged(Yes=0.5, yes=0.1, No=0.2, maybe=0.2), 0.75),
-    (logged(no=0.9), 0.0),
+    (logged(no=0.9, yes=0), 0.0),
     (completion("Yes.", finish_reason="length"), 1.0),
     (logged(), 1.0),
     (completion("Nobody knows"), None),

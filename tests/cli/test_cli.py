@@ -278,15 +278,15 @@ def test_resume_without_a_run_is_refused_and_without_a_checkpoint_says_so(comman
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_within_a_destructor_ends_the_command_too(tmp_path: Path, number: int) -> None:
-    """Python drops what is raised there, as in the one of a lock's file."""
+    """Python drops what is raised there, as in the one of a lock's file. And it notes an interrupt within exec."""
     (tmp_path / "late.py").write_text(
         "import signal, threading\nfrom cleanpairs import cli\n"
         f"class Held:\n    def __del__(self):\n        signal.raise_signal({int(number)})\n"
-        "def command(name):\n    Held()\n    threading.Event().wait(60)\n"
+        "def command(name):\n    Held()\n    exec('threading.Event().wait(60)')\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job has it ignored\n"
         "cli.periodic_progress = command\ncli.main()\n"
     )
-    done = subprocess.run([sys.executable, tmp_path / "late.py", "methods"], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-m", "late", "methods"], capture_output=True, text=True, cwd=tmp_path)
     assert (done.returncode, done.stdout, "Traceback" in done.stderr) == (128 + number, "", False), done.stderr
 
 

@@ -75,7 +75,8 @@ def test_targets_that_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     before = names(tmp_path)
     for name in ("link", "dangling", "fifo", "folder", "/dev/null"):
         assert_raises(OutputExistsError, name, staged_file(name, overwrite=True).__enter__)
-    assert_raises(OutputExistsError, "precious", staged_directory(precious, overwrite=True).__enter__)
+    for name, told in ((precious, "no regular directory"), (".", "you are in"), (tmp_path.parent, "you are in")):
+        assert_raises(OutputExistsError, told, staged_directory(name, overwrite=True).__enter__)
     for alias in (precious, Path("door/precious"), Path("folder/../precious")):
         assert_raises(OutputExistsError, "input", staged_file(alias, overwrite=True, inputs=[precious]).__enter__)
     assert_raises(ConfigError, "an output cannot be a URL", staged_file("s3://bucket/out").__enter__)
@@ -127,8 +128,7 @@ def test_an_error_names_its_file(tmp_path: Path, number: int, monkeypatch: pytes
     ("out1-abcdefgh", [".lock"], False), ("out[1]-of-mine", [".lock"], False),
 ])  # fmt: skip
 def test_only_dead_staging_of_its_target_is_collected(tmp_path: Path, name: str, inside: list[str], goes: bool) -> None:
-    folder = tmp_path / f".cleanpairs-{name}"
-    folder.mkdir()
+    (folder := tmp_path / f".cleanpairs-{name}").mkdir()
     for file in inside:
         (folder / file).touch()
     with scratch_directory("out[1]", tmp_path) as living, staged_file(tmp_path / "out[1]") as path:
@@ -347,7 +347,7 @@ def test_the_second_is_told_who_holds_it_and_a_dead_one_holds_nothing(tmp_path: 
 
 @pytest.mark.parametrize("write", [output_lock, lambda paths: staged_file(paths[0])])
 @pytest.mark.parametrize(("out", "message"), [
-    ("/proc/x", "No such file or directory; name an output in a folder that you may write to"),
+    ("/proc/x", "No such file or directory; allow that, or use a folder that you may write to"),
     (f"{__file__}/a/out", f"{__file__} is a file and no directory; name another output"),
     ("/nonexist-cleanpairs/a/out", "there is no directory /nonexist-cleanpairs; make it first"),
 ])  # fmt: skip

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,13 @@ class Squares:
     """The squares of a partition's rows; ``done`` tells, in this process, which partitions were done.
 
     On partition ``dies`` the worker is killed, as often as there is a file in the folder ``times``, of which it takes
-    one each time. Partition ``refuses`` fails.
+    one each time. Partition ``refuses`` fails, and ``waits`` takes a minute.
     """
 
     dies: int = -1
     times: Path = Path()
     refuses: int = -1
+    waits: int = -1
     done: list[int] = field(default_factory=list)
 
     def __call__(self, partition: Partition, path: Path) -> dict[str, Any]:
@@ -31,6 +33,7 @@ class Squares:
             left[0].unlink()
             path.write_text("half of")
             os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(60 * (partition.number == self.waits))
         import pyarrow as pa  # a worker that is killed has not waited for them
         import torch
 

@@ -126,13 +126,14 @@ def test_a_folder_that_cannot_be_made_ray_that_is_not_installed_and_no_worker(
 @pytest.mark.slow
 def test_a_pool_goes_on_when_a_worker_is_killed_and_errors_keep_their_kind(tmp_path: Path) -> None:
     deaths, folder, two = allowed_deaths(tmp_path / "deaths", 9), tmp_path / "job", make_engine("local", workers=2)
-    fatal = Squares(dies=0, times=deaths)
-    assert_raises(ResourceError, "3 times", run, fatal, folder, engine=two)  # one that kills every worker is given up
+    assert_raises(ResourceError, "3 times", run, Squares(dies=0, times=deaths), folder, engine=two)  # and is given up
     for token in list(deaths.iterdir())[1:]:
         token.unlink()
     remove_job(folder)
     assert_raises(DataError, "no row 7", run, Squares(dies=0, times=deaths, refuses=4), folder, engine=two)
     assert list(deaths.iterdir()) == []  # it did die
+    assert_raises(DataError, "no row 7", run, Squares(refuses=1, waits=0), tmp_path / "other", engine=two)
+    assert not (tmp_path / "other" / "part-000000").exists()  # nobody waited for it
     done = run(Squares(), folder)
     assert text(folder) == WHOLE
     by_workers = [f.facts for f in done if f.facts["process"] != os.getpid()]
