@@ -134,6 +134,8 @@ def test_exchanged_files_and_a_distance_that_grows_at_each_missing_caption_are_f
     assert str(found.blocks[0]).endswith("the caption of each image stands 300 rows down.")
     assert np.mean(found.distance[100:300] == 300) > 0.97 and np.mean(found.distance[400:] == -300) > 0.97
     assert not found.distance[:95].any() and not found.distance[305:395].any()
+    owner = displaced(np.r_[592:600, 8:592, 0:8], 8, 300, 1)  # wrong captions before a block are not displaced
+    assert find_displaced_rows(images, texts[owner]).blocks[0].first >= 5
     gone, at = [100, 180, 260, 340], np.arange(596)
     found = find_displaced_rows(images[:596], texts[np.setdiff1d(np.arange(600), gone)])
     wanted, missing = -np.searchsorted(gone, at, side="right"), np.isin(at, gone)
