@@ -342,7 +342,6 @@ class _Rows:
 
 def _segmented(rows: _Rows, states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The state (n,) of each row, 0 for in place, and the probability (n,) that its pair in that state is right."""
-    rounds = 4
     # Share of the rows in a block that look as if in place, since a model may know wrong pairs by heart. And of those
     # that are.
     astray = 0.01, 0.001
@@ -353,7 +352,7 @@ def _segmented(rows: _Rows, states: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     share = np.array([0.5, 0.8])  # of matched rows in place, and in a block
     known, middle = np.isfinite(S), np.median(rows.null)
     state = np.zeros(n, np.int64)
-    for _ in range(rounds):
+    for _ in range(4):
         mixed = np.logaddexp(np.log(share[[0] + [1] * len(states)]) + E, np.log1p(-share[[0] + [1] * len(states)]))
         mixed[:, 1:] = np.logaddexp(mixed[:, 1:], np.log(astray[0]) + E[:, :1])
         state = _viterbi(mixed)
@@ -422,7 +421,7 @@ def _viterbi(emission: np.ndarray, change: float = 1e-4, end: float = 1e-3) -> n
     move = np.full((k, k), np.log(change / k))
     move[1:, 0] = np.log(end)
     np.fill_diagonal(move, np.log1p(-end))
-    score, back = emission[0].copy(), np.zeros((n, k), np.int16)
+    score, back = emission[0] + move[0], np.zeros((n, k), np.int16)  # before the first row all is in place
     for i in range(1, n):
         through = score[:, None] + move
         back[i] = through.argmax(axis=0)

@@ -107,18 +107,19 @@ def displaced_between_spaces(
     Returns
     -------
     Displacement
-        See :func:`cleanpairs.correspondence.displacement.find_displaced_rows`. What was found at first makes better
-        regressions, by which rows are searched once more.
+        See :func:`cleanpairs.correspondence.displacement.find_displaced_rows`. What is found makes better
+        regressions, by which rows are searched again, as long as that finds more than a hundredth more.
     """
     at, (_, first, image) = np.arange(len(images)), np.unique(image_group, return_index=True, return_inverse=True)
     fold = np.argsort(np.argsort(first))[image] * 5 // len(first)
-    found = find_displaced_rows(*_predicted(images, texts, matched * usable, at, fold), usable=usable)
-    if not found.blocks:
-        return found
-    weight = np.where(found.distance, found.probability, matched) * usable
-    partner = np.clip(at + found.distance, 0, len(at) - 1)
-    again = find_displaced_rows(*_predicted(images, texts, weight, partner, fold), usable=usable)
-    return max(found, again, key=lambda one: one.probability.sum())
+    found = Displacement(np.zeros_like(at), np.zeros(len(at)), ())
+    while True:
+        weight = np.where(found.distance, found.probability, matched) * usable
+        partner = np.clip(at + found.distance, 0, len(at) - 1)
+        again = find_displaced_rows(*_predicted(images, texts, weight, partner, fold), usable=usable)
+        before, found = found.probability.sum(), max(found, again, key=lambda one: one.probability.sum())
+        if found.probability.sum() <= 1.01 * before:
+            return found
 
 
 def _predicted(

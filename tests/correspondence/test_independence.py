@@ -6,6 +6,7 @@ import pytest
 from cleanpairs.correspondence import independence as module
 from cleanpairs.correspondence.displacement import find_displaced_rows
 from cleanpairs.correspondence.independence import by_image, independence_test, mean_of
+from cleanpairs.estimators.spaces import displaced_between_spaces
 
 
 def dependent(n: int, seed: int = 0, topics: int = 12) -> tuple[np.ndarray, np.ndarray]:
@@ -134,12 +135,23 @@ def test_exchanged_files_and_a_distance_that_grows_at_each_missing_caption_are_f
     assert str(found.blocks[0]).endswith("the caption of each image stands 300 rows down.")
     assert np.mean(found.distance[100:300] == 300) > 0.97 and np.mean(found.distance[400:] == -300) > 0.97
     assert not found.distance[:95].any() and not found.distance[305:395].any()
+    owner = displaced(np.r_[592:600, 8:592, 0:8], 8, 300, 1)  # wrong captions before a block are not displaced
+    assert find_displaced_rows(images, texts[owner]).blocks[0].first >= 5
     gone, at = [100, 180, 260, 340], np.arange(596)
     found = find_displaced_rows(images[:596], texts[np.setdiff1d(np.arange(600), gone)])
     wanted, missing = -np.searchsorted(gone, at, side="right"), np.isin(at, gone)
     assert np.mean(found.distance == wanted) > 0.98 and [b.distance for b in found.blocks] == [-1, -2, -3, -4]
     assert np.mean((found.probability > 0.5)[(wanted < 0) & ~missing]) > 0.97
     assert not (found.probability[missing] > 0.5).any()  # whose caption is nowhere
+
+
+def test_a_block_that_is_found_tells_where_others_are() -> None:
+    """At first the longest one of four is found, then three, then all."""
+    images, texts = corpus(spread=2.0, seed=2)
+    rows = np.split(np.arange(600), [50, 110, 170, 230, 270, 370])
+    owner = exchanged(np.concatenate([*map(np.roll, rows, (0, 1, 0, 3, 0, 2, 4))]), 0.2, np.random.default_rng(1))
+    found = displaced_between_spaces(images, texts[owner], np.full(600, 0.7), np.ones(600, bool), np.arange(600))
+    assert [block.distance for block in found.blocks] == [1, 3, 2, 4]
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 3, 5, 6, 7, 10, 15])

@@ -21,13 +21,12 @@ from cleanpairs.methods import auto_training, untrained
 from cleanpairs.methods.auto_training import AutoTraining, first_within_one_standard_error
 from cleanpairs.methods.untrained import plant
 from cleanpairs.trainer.context import EpochContext
-from tests.helpers import WORDS, assert_raises, reloaded
+from tests.helpers import WORDS, assert_raises, reloaded, unit
 
 
 def corpus(n: int, seed: int = 0) -> Pairs:
     """Captions of three words beside the sum of the words' vectors and noise, in two regions."""
-    rng = np.random.default_rng(seed)
-    table = np.random.default_rng(7).normal(size=(len(WORDS), 16))
+    rng, table = np.random.default_rng(seed), np.random.default_rng(7).normal(size=(len(WORDS), 16))
     chosen = np.stack([rng.choice(len(WORDS), 3, replace=False) for _ in range(n)])
     features = np.stack([table[chosen].sum(1), table[chosen[:, 0]]], axis=1) + 0.3 * rng.normal(size=(n, 2, 16))
     return Pairs.from_arrays([" ".join(WORDS[k] for k in c) for c in chosen], features=features.astype(np.float32))
@@ -242,8 +241,7 @@ def test_vectors_that_tell_all_are_trained_on_once_if_that_is_asked_for(retrieva
     again = reloaded(model, tmp_path, pairs.select(np.arange(60, 200)))
     if not retrieval:
         np.testing.assert_allclose(again.score_pairs(pairs), model.correspondence_, atol=0.05)
-        unit = images / np.linalg.norm(images, axis=1, keepdims=True)
-        np.testing.assert_allclose(again.encode_images(images), unit, atol=1e-6)
+        np.testing.assert_allclose(again.encode_images(images), unit(images), atol=1e-6)
     assert roc_auc_score(~wrong, model.correspondence_) > 0.99 and abs(model.noise_rate_ - 0.2) < 0.05
 
 
@@ -262,10 +260,9 @@ def exchanged_among_similar_pairs(rate: float) -> tuple[Pairs, np.ndarray]:
 
 def test_captions_of_similar_pairs_are_within_the_bound_which_leaves_few_where_all_is_right() -> None:
     pairs, wrong = exchanged_among_similar_pairs(0.4)
-    random = small(text_encoder=None, networks=1).fit(pairs)
+    random, similar = (small(text_encoder=None, networks=1, mismatches=of).fit(pairs) for of in ("random", "similar"))
     assert random.noise_rate_interval_[1] < wrong.mean() - 0.2  # of random wrong captions there are few
     assert wrong.mean() < random.noise_rate_bound_ <= 1
-    similar = small(text_encoder=None, networks=1, mismatches="similar").fit(pairs)
     assert similar.noise_rate_bound_ > wrong.mean() and np.isnan(similar.noise_rate_)
     kept = [wrong[m.correspondence_ >= m.threshold_].mean() for m in (random, similar)]
     assert kept[1] < kept[0] / 2
@@ -284,9 +281,8 @@ def test_the_simplest_order_is_taken_unless_another_is_better_by_more_than_chanc
     better[planted] -= 1
     means = [positions(s[planted], s[100:]).mean() for s in (score, same, better)]
     assert means[2] < means[1] < means[0]  # the best by itself is never the first
-    assert first_within_one_standard_error([score, same], planted) == 0
-    assert first_within_one_standard_error([score, better], planted) == 1
-    assert first_within_one_standard_error([better, score], planted) == 0
+    for scores, chosen in (([score, same], 0), ([score, better], 1), ([better, score], 0)):
+        assert first_within_one_standard_error(scores, planted) == chosen
 
 
 # -- planted pairs stand for the mismatched ones where captions of several images were copied -------------------------

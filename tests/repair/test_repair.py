@@ -272,9 +272,8 @@ def test_settings_are_checked_and_other_data_wrong_shapes_and_non_finite_numbers
     bad = {"take_from": "all", "targets": "row", "threshold": 2.0, "candidates": 0, "max_reuse": 0, "strategy": "best"}
     for name, value in {**bad, "min_confidence": 1.5, "n_donors": 0}.items():
         assert_raises(ConfigError, name, Corpus(4, 0.5).plan, **{name: value})
-    for changes in ({"repairs": "probable"}, {"targets": "image"}):
-        with pytest.raises(ConfigError, match=r"--donors.*--repairs plausible"):
-            RepairSettings(**{"repairs": "plausible", "n_donors": 5, **changes})
+    for changes in ({"repairs": "probable"}, {"repairs": "plausible", "targets": "image"}):
+        assert_raises(ConfigError, r"--donors.*--repairs plausible", RepairSettings, n_donors=5, **changes)
     assert_raises(DataError, "41", Corpus(40, 0.3).plan().apply, Corpus(41, 0.3).pairs)
     corpus = Corpus(6, 1.0)
     given, told = (corpus.z_image, corpus.z_text), {"threshold": 0.1}
