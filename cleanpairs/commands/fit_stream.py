@@ -35,13 +35,13 @@ Streamed = tuple[pa.Table, dict[int, str]]
 class StreamedFit:
     """Rows of an input, and the ``pairs`` of some of these ``rows`` (k,), rising, on which the method is fitted.
 
-    Half of them explain pairs, and are what displaced rows are compared with.
+    Some explain pairs, and are what displaced rows are compared with.
     """
 
     source: Source
     rows: np.ndarray
     pairs: Pairs
-    sample: ClassVar[int] = 2 * NUMBERS.exact
+    sample: ClassVar[int] = NUMBERS.exact + NUMBERS.others
     issues: ClassVar = ISSUES[0], ISSUES[-1]  # the kinds that it looks for
 
     @classmethod
@@ -56,6 +56,11 @@ class StreamedFit:
             return None
         estimator._is_sample = len(rows) < n
         return cls(source, rows, pairs)
+
+    @property
+    def _some(self) -> slice:
+        """Some 8,192 of the sample."""
+        return slice(None, None, max(1, len(self.rows) // NUMBERS.exact))
 
     @one_thread()
     def finish(self, run: Run, estimator: PairScorer, data: str, options: Mapping[str, Any]) -> Streamed:
@@ -95,7 +100,7 @@ class StreamedFit:
             return tuple(np.concatenate(side) for side in sides)
 
         images, texts = GivenVectors().vectors(self.pairs)
-        sample = self.rows[::2], images[self.pairs.image_index[::2]], texts[::2]
+        sample = self.rows[self._some], images[self.pairs.image_index[self._some]], texts[self._some]
         sides = (_Side(part, side, np.array([part.first for part in parts]), n) for side in (0, 1))
         return find_displaced_rows(*sides, usable=usable, sample=sample)
 
@@ -103,7 +108,7 @@ class StreamedFit:
         """Return the worst pairs, explained by the sample, and the displaced rows."""
         y, blocks = estimator.correspondence_, estimator._blocks_
         ends = np.array([(block["pair_id"], block["last"]) for block in blocks], np.int64).reshape(-1, 2)
-        rows = np.union1d(self.rows[::2], np.concatenate([lowest(y, count, blocks), ends.ravel()]))
+        rows = np.union1d(self.rows[self._some], np.concatenate([lowest(y, count, blocks), ends.ravel()]))
         pairs = replace(load_some(self.source, rows), keys=keys.take(pa.array(rows)).to_pylist())
         explainer = estimator.explainer(pairs, correspondence=y[rows], threshold=estimator.threshold_)
         at = np.searchsorted(rows, ends).tolist()

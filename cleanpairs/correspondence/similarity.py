@@ -45,6 +45,9 @@ class SimilarityNumbers:
     exact : int
         So many pairs are compared with each other. If there are more, all are compared with a sample of this size.
 
+    others : int
+        So many other pairs calibrate at most, where there is such a sample.
+
     folds : int
         Folds of the regression.
 
@@ -78,6 +81,7 @@ class SimilarityNumbers:
     """
 
     exact: int = 8192
+    others: int = 32_768
     folds: int = 5
     weights: tuple[float, ...] = (0.0, 0.1, 0.2, 0.4, 0.8, 1.6)
     directions: int = 2
@@ -323,7 +327,7 @@ def similarity_agreement(pairs: VectorPairs, *, seed: int = 0) -> SimilarityAgre
     if n <= NUMBERS.exact:
         return _agreement(unit_pairs(pairs), seed)
     order = np.random.default_rng(seed).permutation(n)
-    rows, more = np.sort(order[: NUMBERS.exact]), np.sort(order[NUMBERS.exact : 2 * NUMBERS.exact])
+    rows, more, _ = map(np.sort, np.split(order, [NUMBERS.exact, NUMBERS.exact + NUMBERS.others]))
     found = _agreement(unit_pairs(pairs.take(rows)), seed, sample=True)
     if found is None:
         return None
