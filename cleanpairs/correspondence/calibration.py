@@ -12,6 +12,11 @@ g is a beta calibration (Kull et al., AISTATS 2017), falling in q, by maximum li
 
 Its log odds end at 7 either way. The lowest scores are taken to be mismatched pairs' (Storey, JRSS B 2002), so pi is an
 upper estimate. Of a score whose scale means something the score at q may take the place of log(1 - q) (``by_score``).
+Some matched pairs of a weak score s, in deviations of the null's, score as low as mismatched ones. Its odds change
+little there, unlike log q:
+
+    g(q) = 1 / (1 + exp(-(a - b log(1 + exp(s)) - c s)))
+
 Null pairs are weighted by another figure's known moments: raking (Deville and Saerndal, JASA 1992).
 
 Intervals come from the bootstrap of observed pairs and null. They are widened 1.3 times, since one model's scores share
@@ -81,8 +86,9 @@ class Calibration:
         a, b and c. Labels give five: the least and the most, too.
     draws : (B, 3) or (B, 5) float
         The same for each draw of the bootstrap.
-    scores : (1000,) float, optional
-        Minus the score at the middle of each of 1,000 quantiles. It is the third feature if g takes scores.
+    scores : (1000,) or (2, 1000) float, optional
+        The features that g takes of scores, at the middle of each of 1,000 quantiles: minus the score as the third
+        feature. A weak score has -log(1 + exp(s)) as the second one, too.
     unseen : float
         So many more pairs may be mismatched, whatever their scores.
     """
@@ -423,8 +429,8 @@ def _mismatch_count_quantile(p: np.ndarray, at: np.ndarray, z: float) -> np.ndar
 
 def _features(q: np.ndarray, scores: np.ndarray | None = None) -> np.ndarray:
     q = np.clip(q, EDGE, 1 - EDGE)
-    third = np.log1p(-q) if scores is None else np.interp(q, _MIDDLE, scores)
-    return np.stack([np.ones_like(q), -np.log(q), third], axis=-1)
+    of_scores = [] if scores is None else [np.interp(q, _MIDDLE, each) for each in np.atleast_2d(scores)]
+    return np.stack([*[np.ones_like(q), -np.log(q), np.log1p(-q)][: 3 - len(of_scores)], *of_scores], axis=-1)
 
 
 def positions(score: np.ndarray, among: np.ndarray) -> np.ndarray:
@@ -449,15 +455,9 @@ def positions(score: np.ndarray, among: np.ndarray) -> np.ndarray:
 
 @one_thread()
 def calibrate(
-    observed: np.ndarray,
-    null: np.ndarray,
-    *,
-    known: np.ndarray | None = None,
-    weight: np.ndarray | None = None,
-    by_score: bool = False,
-    draws: int = 100,
-    seed: int = 0,
-) -> Calibration | None:
+    observed: np.ndarray, null: np.ndarray, *, known: np.ndarray | None = None, weight: np.ndarray | None = None,
+    by_score: bool = False, weak: float = 0.0, draws: int = 100, seed: int = 0,
+) -> Calibration | None:  # fmt: skip
     """Fit g to scores, by null scores. The higher a score, the better matched a pair.
 
     Parameters
@@ -472,6 +472,8 @@ def calibrate(
         Weights of the null pairs, with the mean 1.
     by_score : bool
         Whether the scores count, in deviations of the null scores. Else log(1 - q) counts.
+    weak : float in [0, 1]
+        Scores that separate less than that are weak. See the module's head.
     draws : int
         Draws of the bootstrap. 0: no intervals.
     seed : int
@@ -492,9 +494,11 @@ def calibrate(
     if by_score:
         at = (np.arange(len(observed)) + 0.5) / len(observed)
         scores = -np.interp(_MIDDLE, at, np.sort(observed) - null.mean()) / max(float(null.std()), 1e-12)
-    starts = np.array([[a, b, b] for a in (0.0, -3.0, 2.0) for b in (0.0, 2.0)])
-    fits, losses = _fit(np.tile(_histogram(q, weight), (len(starts), 1)), starts, scores)
-    theta = fits[losses.argmin()]
+    count = _histogram(q, weight)
+    theta = _best_fit(count, scores)
+    if scores is not None and Calibration(theta, theta[None], scores).separation < weak:
+        scores = np.stack([-np.logaddexp(0, -scores), scores])
+        theta = _best_fit(count, scores)
     for b in range(draws):
         rows, seen = np.sort(rng.integers(0, len(null), len(null))), rng.integers(0, len(observed), len(observed))
         weight = _raked(None if known is None else known[rows], len(null)) * given[rows]
@@ -618,6 +622,13 @@ def _histogram(q: np.ndarray, weight: np.ndarray) -> np.ndarray:
     return np.bincount(np.minimum((q * BINS).astype(int), BINS - 1), weights=weight, minlength=BINS)
 
 
+def _best_fit(count: np.ndarray, scores: np.ndarray | None) -> np.ndarray:
+    """Return a, b and c of the best of several fits to a histogram (BINS,)."""
+    starts = np.array([[a, b, b] for a in (0.0, -3.0, 2.0) for b in (0.0, 2.0)])
+    fits, losses = _fit(np.tile(count, (len(starts), 1)), starts, scores)
+    return np.asarray(fits[losses.argmin()])
+
+
 def _fit(count: np.ndarray, start: np.ndarray, scores: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
     """Fit k functions g by maximum likelihood to histograms (k, BINS), from ``start`` (k, 3): a, log b, log c.
 
@@ -633,6 +644,8 @@ def _fit(count: np.ndarray, start: np.ndarray, scores: np.ndarray | None) -> tup
     expected, precision = np.zeros(3), np.array([0.02, 0.3, 0.05])
     if scores is None:
         expected, precision = np.log([1.0, 5.0, 0.3]), np.array([0.02, 3.0, 1.0])
+    elif scores.ndim == 2:
+        precision[2] = 3.0
     tried, best, loss = start.copy(), start.copy(), np.full(len(start), np.inf)
     step, share, at = np.zeros_like(start), np.ones((len(start), 1)), np.arange(len(start))  # at: fits that still move
     for _ in range(100):

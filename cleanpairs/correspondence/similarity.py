@@ -76,8 +76,9 @@ class SimilarityNumbers:
     least_near, most_near : float
         Least and largest plausible noise rate of near mismatches.
 
-    settled : float
-        Above this area of matched pairs against mismatched ones, networks add next to nothing.
+    settled, weak : float
+        Above the first area of matched pairs against mismatched ones, networks add next to nothing. Below the second,
+        some matched pairs score as low as mismatched ones.
     """
 
     exact: int = 8192
@@ -95,6 +96,7 @@ class SimilarityNumbers:
     least_near: float = 0.2
     most_near: float = 0.5
     settled: float = 0.98
+    weak: float = 0.97
 
 
 NUMBERS = SimilarityNumbers()
@@ -356,7 +358,7 @@ def _calibrated(found: SimilarityAgreement, pairs: VectorPairs, seed: int) -> tu
     scores, of_null = model.scores(pairs, sums), model.scores(pairs, sums, *null)
     sides = [Centred(side) for side in (pairs.images, pairs.texts)]
     weight = _likely_mismatched(pairs, sides, null, scores, of_null, model.of_score(scores))
-    calibration = calibrate(scores, of_null, weight=weight, by_score=True, seed=seed)
+    calibration = calibrate(scores, of_null, weight=weight, by_score=True, weak=NUMBERS.weak, seed=seed)
     assert calibration is not None
     of_score = ScoreProbability.from_calibration(cautious(calibration, len(pairs)) or calibration, scores)
     return replace(found, calibration=calibration, model=replace(model, of_score=of_score)), scores
@@ -468,7 +470,7 @@ def _by_null(
     null = absent
     if share:
         null, weight = np.append(absent, present), 2 * np.append((1 - share) * weight, share * weight)
-    return calibrate(scores, null, weight=weight, by_score=True, seed=seed)
+    return calibrate(scores, null, weight=weight, by_score=True, weak=NUMBERS.weak, seed=seed)
 
 
 def _within(pairs: VectorPairs, shared: np.ndarray, image: np.ndarray, text: np.ndarray) -> np.ndarray:

@@ -422,10 +422,11 @@ def test_a_sample_tells_of_all_pairs_what_their_comparison_does(monkeypatch: pyt
     assert ((found.matched < 0.5) == (whole.matched < 0.5)).mean() > 0.97
 
 
-def test_a_sample_tells_the_noise_rate_of_the_pairs_that_it_does_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(similarity, "NUMBERS", replace(similarity.NUMBERS, exact=400))
-    drawn = [cone(1600, 0.3, spread=2.0, seed=seed) for seed in range(4)]
-    found = [similarity_agreement(VectorPairs(x, t, np.arange(1600), at)) for x, t, at, _ in drawn]
+@pytest.mark.parametrize(("exact", "n", "spread"), [(400, 1600, 2.0), (8192, 1000, 3.0)])
+def test_rates_of_samples_and_weak_vectors(exact: int, n: int, spread: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(similarity, "NUMBERS", replace(similarity.NUMBERS, exact=exact))
+    drawn = [cone(n, 0.3, spread=spread, seed=seed) for seed in range(4)]
+    found = [similarity_agreement(VectorPairs(x, t, np.arange(n), at)) for x, t, at, _ in drawn]
     assert abs(np.mean([each.noise_rate for each in found]) - 0.3) < 0.02
 
 
