@@ -438,7 +438,7 @@ class PairCleaner(FittedCleaner, PairScorer, ModelSettings, FitSettings):
             tokens = self.tokenizer_.given(batch.text_vectors, data)
         else:
             tokens = self.tokenizer_.encode(batch.captions.to_pylist())
-        if self._similarity is not None and batch.vectors.shape[1] == 1:  # starting torch's threads costs more than this
+        if self._similarity is not None and batch.vectors.shape[1] == 1:  # torch's threads cost more than this
             captions = tokens.frozen()
             assert captions is not None
             return Embeddings(unit_rows(batch.vectors[:, 0])[batch.row]), Embeddings(unit_rows(captions))
