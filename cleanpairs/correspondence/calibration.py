@@ -20,7 +20,8 @@ little there, unlike log q:
 Null pairs are weighted by another figure's known moments: raking (Deville and Saerndal, JASA 1992).
 
 Intervals come from the bootstrap of observed pairs and null. They are widened 1.3 times, since one model's scores share
-its errors. Each draw adds the chance by which so many pairs hold more or fewer mismatched ones.
+its errors. By scores a draw has at most 8,192 pairs. Each draw adds the chance by which so many pairs hold more or
+fewer mismatched ones.
 
 Labels state whether some pairs are matched. They give the posterior of
 
@@ -499,9 +500,11 @@ def calibrate(
     if scores is not None and Calibration(theta, theta[None], scores).separation < weak:
         scores = np.stack([-np.logaddexp(0, -scores), scores])
         theta = _best_fit(count, scores)
+    n, m = len(observed), len(null)
+    few, of_null = (min(n, 8192), min(m, 32_768)) if by_score else (n, m)  # the form of g errs as much as so few
     for b in range(draws):
-        rows, seen = np.sort(rng.integers(0, len(null), len(null))), rng.integers(0, len(observed), len(observed))
-        weight = _raked(None if known is None else known[rows], len(null)) * given[rows]
+        rows, seen = np.sort(rng.integers(0, m, of_null)), rng.integers(0, n, few)
+        weight = _raked(None if known is None else known[rows], of_null) * given[rows]
         drawn[b] = _histogram(positions(null[rows], observed[seen]), weight)
     found, _ = _fit(drawn, np.tile([theta[0], *np.log(theta[1:])], (draws, 1)), scores)
     if not by_score:

@@ -46,11 +46,12 @@ def test_no_g_is_likelier_than_what_is_found(rate: float) -> None:
 
 @pytest.mark.parametrize("gap", [2, 8])
 def test_the_interval_moves_as_far_as_the_rate(gap: float) -> None:
-    """Also where no score lies between those of matched and of mismatched pairs."""
+    """Also where no score lies between both kinds of pairs. Ten times as many pairs narrow it little."""
     observed, null, _ = scores(4000, 4000, 0.2, seed=0, right=(gap, 0.7))
-    found = calibrate(observed, null, by_score=True)
+    found, more = (calibrate(np.tile(observed, k), np.tile(null, k), by_score=True) for k in (1, 10))
     was, near = found.noise_rate(4000), found.moved(found.rate - 0.02).noise_rate(4000)
     assert (near.low, near.high) == pytest.approx((was.low - 0.02, was.high - 0.02), abs=0.002)
+    assert (many := more.noise_rate(40_000)).high - many.low > 0.5 * (was.high - was.low)
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.8])
