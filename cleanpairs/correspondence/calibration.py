@@ -430,8 +430,11 @@ def _mismatch_count_quantile(p: np.ndarray, at: np.ndarray, z: float) -> np.ndar
 
 def _features(q: np.ndarray, scores: np.ndarray | None = None) -> np.ndarray:
     q = np.clip(q, EDGE, 1 - EDGE)
-    of_scores = [] if scores is None else [np.interp(q, _MIDDLE, each) for each in np.atleast_2d(scores)]
-    return np.stack([*[np.ones_like(q), -np.log(q), np.log1p(-q)][: 3 - len(of_scores)], *of_scores], axis=-1)
+    features = [np.ones_like(q), -np.log(q), np.log1p(-q)]
+    if scores is not None:  # in place of the last
+        of_scores = np.atleast_2d(scores)
+        features[-len(of_scores) :] = [np.interp(q, _MIDDLE, each) for each in of_scores]
+    return np.stack(features, axis=-1)
 
 
 def positions(score: np.ndarray, among: np.ndarray) -> np.ndarray:
@@ -501,7 +504,7 @@ def calibrate(
         scores = np.stack([-np.logaddexp(0, -scores), scores])
         theta = _best_fit(count, scores)
     n, m = len(observed), len(null)
-    few, of_null = (min(n, 8192), min(m, 32_768)) if by_score else (n, m)  # the form of g errs as much as so few
+    few, of_null = (min(n, 8192), min(m, 32_768)) if by_score else (n, m)  # else the error of its form is missed
     for b in range(draws):
         rows, seen = np.sort(rng.integers(0, m, of_null)), rng.integers(0, n, few)
         weight = _raked(None if known is None else known[rows], of_null) * given[rows]
