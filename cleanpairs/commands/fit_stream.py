@@ -7,6 +7,7 @@ are finished.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from threading import Lock
 from typing import Any, ClassVar
 
 import numpy as np
@@ -93,11 +94,16 @@ class StreamedFit:
         parts = plan_partitions(reader.row_groups(source), n, target=ScoreWork.partition_rows)
 
         @lru_cache(maxsize=2)  # so many parts are in memory
-        def part(k: int) -> tuple[np.ndarray, ...]:
+        def read(k: int) -> list[tuple[np.ndarray, ...]]:
             where = parts[k].first, parts[k].rows, ScoreWork.batch_rows
-            batches = list(reader.iter_range(source, *where, hash_vectors=False))
-            sides = zip(*((batch.vectors[:, 0], batch.text_vectors) for batch in batches), strict=True)
-            return tuple(np.concatenate(side) for side in sides)
+            batches = reader.iter_range(source, *where, hash_vectors=False)
+            return [(batch.vectors[:, 0], batch.text_vectors) for batch in batches]
+
+        lock = Lock()
+
+        def part(k: int) -> list[tuple[np.ndarray, ...]]:
+            with lock:  # another thread may read it
+                return read(k)
 
         images, texts = GivenVectors().vectors(self.pairs)
         sample = self.rows[self._some], images[self.pairs.image_index[self._some]], texts[self._some]
@@ -122,9 +128,9 @@ class StreamedFit:
 
 @dataclass(frozen=True)
 class _Side:
-    """Vectors of the images (``side`` 0) or the captions of n rows. Parts that begin at ``first`` give them."""
+    """Vectors of the images (``side`` 0) or the captions of n rows. Parts that begin at ``first`` give batches."""
 
-    part: Callable[[int], tuple[np.ndarray, ...]]
+    part: Callable[[int], list[tuple[np.ndarray, ...]]]
     side: int
     first: np.ndarray
     n: int
@@ -133,9 +139,13 @@ class _Side:
         return self.n
 
     def __getitem__(self, rows: np.ndarray) -> np.ndarray:
-        at = np.searchsorted(self.first, rows, side="right") - 1
-        blocks = [self.part(k)[self.side][rows[at == k] - self.first[k]] for k in np.unique(at).tolist()]
-        return unit_rows(np.concatenate(blocks))
+        at, found = np.searchsorted(self.first, rows, side="right") - 1, list[np.ndarray]()
+        for k in np.unique(at).tolist():
+            here, batches = rows[at == k] - self.first[k], self.part(k)
+            starts = np.cumsum([0, *(len(images) for images, _ in batches)])
+            of = np.searchsorted(starts, here, side="right") - 1
+            found += [batches[b][self.side][here[of == b] - starts[b]] for b in np.unique(of).tolist()]
+        return unit_rows(np.concatenate(found))
 
 
 def _in_one_space(pairs: Pairs) -> bool:

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from cleanpairs.core import current_progress, plural
+from cleanpairs.core.limits import in_threads
 from cleanpairs.ops.mapped import blocks
 from cleanpairs.ops.normalised_similarity import cosines
 
@@ -250,30 +251,32 @@ class _Rows:
     def _weights(self) -> np.ndarray:
         """Weight (n,) of each row's evidence: rows in a run of one image or one caption count once together."""
         first = np.ones(self.n, bool)
-        for a in range(0, self.n, 1024):
-            rows = np.arange(max(a - 1, 0), min(a + 1024, self.n))
+
+        def compare(block: slice) -> None:
+            rows = np.arange(max(block.start - 1, 0), block.stop)
             for side in (0, 1):
                 first[rows[1:]] &= (abs(np.diff(self._unit(side, rows), axis=0)) > 1e-4).any(axis=1)
+
+        in_threads(compare, blocks(self.n, 1024))
         run = np.cumsum(first) - 1
         return np.asarray(1 / np.bincount(run)[run])
 
-    def _bands(self, size: int = 1024, part: int = 128) -> Iterator[tuple[int, np.ndarray]]:
-        """The first row of each block of b rows, and (b, 2 reach + 1) similarities at -reach to reach."""
-        reach = self.reach
-        for a in range(0, self.n, size):
-            b = min(size, self.n - a)
-            rows = np.arange(a - reach, a + b + reach)
-            inside = np.clip(rows, 0, self.n - 1)
-            images, texts = self._unit(0, np.arange(a, a + b)), self._unit(1, inside)
-            images[~self.usable[a : a + b]] = np.nan
-            texts[(rows != inside) | ~self.usable[inside]] = np.nan
-            for c in range(0, b, part):
-                S = images[c : c + part] @ texts[c : c + part + 2 * reach].T  # (part, part + 2 reach)
-                S -= self._level[0, a + c : a + c + len(S), None]
-                S -= self._level[1, inside[c : c + part + 2 * reach]]
-                step, one = S.strides
-                yield a + c, np.lib.stride_tricks.as_strided(S, (len(S), 2 * reach + 1), (step + one, one))
-            current_progress().advance("displaced rows", "rows", a + b, self.n)
+    def _bands(self, block: slice, part: int = 128) -> Iterator[tuple[slice, np.ndarray]]:
+        """Parts of a block of rows, with their (b, 2 reach + 1) similarities at distances -reach to reach."""
+        reach, first = self.reach, block.start
+        rows = np.arange(first - reach, block.stop + reach)
+        inside = np.clip(rows, 0, self.n - 1)
+        images, texts = self._unit(0, np.arange(first, block.stop)), self._unit(1, inside)
+        images[~self.usable[block]] = np.nan
+        texts[(rows != inside) | ~self.usable[inside]] = np.nan
+        for some in blocks(len(images), part):
+            there = slice(some.start, some.stop + 2 * reach)
+            S = images[some] @ texts[there].T  # (b, b + 2 reach)
+            of = slice(first + some.start, first + some.stop)
+            S -= self._level[0, of, None]
+            S -= self._level[1, inside[there]]
+            step, one = S.strides
+            yield of, np.lib.stride_tricks.as_strided(S, (len(S), 2 * reach + 1), (step + one, one))
 
     def distances_that_beat_chance(self, false_alarm: float = 0.1, most: int = 64) -> np.ndarray:
         """Distances, rising, whose evidence over some run of rows exceeds that for "in place" by a bound.
@@ -286,20 +289,30 @@ class _Rows:
         reach = self.reach
         far = np.maximum(abs(np.arange(-reach, reach + 1)), 1)
         bound = np.log(self.n / false_alarm * np.pi**2 / 3 * far**2)
-        weights, (total, lowest, gain) = self._weights(), np.zeros((3, 2 * reach + 1))
+        weights, in_place, parts = self._weights(), np.empty(self.n), list(blocks(self.n, 1024))
         s = cosines(*self._vectors) - self._level[:, self._some].sum(axis=0)
         least = np.quantile(s, np.clip(2 * np.mean(s < np.median(self.null)), 0, 1))
-        in_place = np.empty(self.n)
-        for a, S in self._bands():
-            missing, own = np.isnan(S), S[:, [reach]]
-            E = np.minimum(np.where(missing, 0, self.evidence(S, local=True)), bound / 5)
-            in_place[a : a + len(S)] = E[:, reach]
-            own_evidence = np.where(own >= least, np.maximum(E[:, [reach]], 0), 0)
-            weight = weights[a : a + len(S), None]
-            sums = total + np.cumsum(np.where(missing, 0, E - own_evidence) * weight, axis=0)
-            low = np.minimum(np.minimum.accumulate(sums, axis=0), lowest)
-            gain = np.maximum(gain, (sums - low).max(axis=0))
-            total, lowest = sums[-1], low[-1]
+        found_in = np.zeros((len(parts), 4, 2 * reach + 1))
+
+        def add_up(block: slice) -> None:
+            total, lowest, highest, gain = found_in[block.start // 1024]
+            for rows, S in self._bands(block):
+                missing, own = np.isnan(S), S[:, [reach]]
+                E = np.minimum(np.where(missing, 0, self.evidence(S, local=True)), bound / 5)
+                in_place[rows] = E[:, reach]
+                own_evidence = np.where(own >= least, np.maximum(E[:, [reach]], 0), 0)
+                sums = total + np.cumsum(np.where(missing, 0, E - own_evidence) * weights[rows, None], axis=0)
+                low = np.minimum(np.minimum.accumulate(sums, axis=0), lowest)
+                gain[:] = np.maximum(gain, (sums - low).max(axis=0))
+                total[:], lowest[:], highest[:] = sums[-1], low[-1], np.maximum(highest, sums.max(axis=0))
+
+        for some in blocks(len(parts), 32):
+            in_threads(add_up, parts[some])
+            current_progress().advance("displaced rows", "rows", parts[some][-1].stop, self.n)
+        before, lowest, gain = np.zeros((3, 2 * reach + 1))
+        for total, low, high, inside in found_in:  # a run may go on in the next block
+            gain = np.maximum(gain, np.maximum(inside, before + high - lowest))
+            before, lowest = before + total, np.minimum(lowest, before + low)
         gain[reach] = 0
         found = {int(k) - reach: gain[k] for k in np.flatnonzero(gain > bound)}
         for k in self._far_distances(in_place, list(found)):
@@ -327,14 +340,17 @@ class _Rows:
         first = _evenly(queried[away], queries)
         queried = np.sort(np.concatenate([first, _evenly(queried[~away], queries - len(first))]))
         rows, query = self._some[queried], self._vectors[0][queried]
-        best, nearest = np.full(len(rows), -np.inf, np.float32), np.zeros(len(rows), np.int64)
-        for a in range(0, self.n, 2048):
-            S = query @ self._unit(1, np.arange(a, min(a + 2048, self.n))).T
-            if not self.usable[a : a + 2048].all():
-                S[:, ~self.usable[a : a + 2048]] = -np.inf
-            at = S.argmax(axis=1)
-            better = S[np.arange(len(rows)), at] > best
-            best[better], nearest[better] = S[better, at[better]], a + at[better]
+        parts = list(blocks(self.n, 2048))
+        best, nearest = np.empty((len(parts), len(rows)), np.float32), np.empty((len(parts), len(rows)), np.int64)
+
+        def search(block: slice) -> None:
+            S = query @ self._unit(1, np.arange(block.start, block.stop)).T
+            S[:, ~self.usable[block]] = -np.inf
+            part, at = block.start // 2048, S.argmax(axis=1)
+            best[part], nearest[part] = S[np.arange(len(rows)), at], block.start + at
+
+        in_threads(search, parts)
+        nearest = nearest[best.argmax(axis=0), np.arange(len(rows))]
         distance, count = np.unique(nearest - rows, return_counts=True)
         chance = pdtrc(count - 1, len(rows) / self.n) * 2 * self.n  # of so many or more, at any distance
         return [int(k) for k, p in zip(distance, chance, strict=True) if p < 1e-3 and abs(k) > self.reach][:32]
