@@ -233,12 +233,13 @@ def _next_steps(run: Any, calibration: Any, pairs: Any, plan: Any) -> list[tuple
         as_shown += splitting(pairs, plan)
     steps = [("Write the kept and the repaired pairs", as_shown)]
     y = run.scores().correspondence
-    y = y[y == y]
+    y, cuts = y[y == y], dict[int, tuple[str, str]]()
     for most in (0.05, 0.02, 0.01) if len(y) else ():
         with contextlib.suppress(RefusedError):
             cut = cut_at(y, calibration, str(run.info["method"]), max_wrong=most, keep=None)
             note = f"… keeps {cut.kept:,}, of which at most {percent(most, 0)} {cut.counted}"
-            steps.append((note, f"{command} --max-wrong {most:g}"))
+            cuts[cut.kept] = note, f"{command} --max-wrong {most:g}"  # of equal cuts the least share
+    steps += cuts.values()
     more = "twenty more questions, for narrower intervals"
     ask = more if run.result.get("answers") else "forty questions, to measure the noise rate"
     return steps + [(f"Answer {ask}", f"cleanpairs review {name} --calibrate")] * (len(y) >= 40)

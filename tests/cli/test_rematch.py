@@ -135,8 +135,11 @@ def test_a_purity_or_a_share_that_is_asked_for(command: Command, fitted: Path, t
     for cut in (["--max-wrong", "0.1"], ["--keep", "0.5"], ["--threshold", "auto"]):
         assert_refused(command(*other, *cut), 2, cut[0], "leave DATA out")
     config = json.loads((run / "model" / "config.json").read_text())
-    config["calibration"] = {"theta": [-3.0, 1.0, 3.0], "draws": [[-3.0, 1.0, 3.0], [-2.9, 1.0, 3.1]]}
-    (run / "model" / "config.json").write_text(json.dumps(config))
+    for clean, cuts in (([-30.0, 1.0, 3.0], 1), ([-3.0, 1.0, 3.0], 0)):  # of a clean run all cuts keep as many
+        config["calibration"] = {"theta": clean, "draws": [clean, [clean[0] + 0.1, 1.0, 3.1]]}
+        (run / "model" / "config.json").write_text(json.dumps(config))
+        command("report", run, "--out", tmp_path / "report.html", "--overwrite")
+        assert (tmp_path / "report.html").read_text().count("--max-wrong") == cuts
     code, out, err = command(*argv, "--max-wrong", "0.3")
     assert code == 0 and "% fit no better than captions of other images  (95 %" in out and "are not kept" in out, err
     assert_refused(command(*argv, "--max-wrong", "0.000001"), 7, "of no 30 pairs")
