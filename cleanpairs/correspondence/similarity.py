@@ -412,9 +412,11 @@ def _agreement(pairs: VectorPairs, seed: int, sample: bool = False) -> Similarit
     apart = _corrected(area(observed, null_scores), random.rate)
     near = _near(observed, near_scores, null_scores, random.rate, seed) if apart >= NUMBERS.apart else None
     rate = calibration.noise_rate(len(pairs)).determined()
-    least = max(rate.high, rate.value + NUMBERS.least_near)
-    if near is not None and not (rate.value < NUMBERS.few_random and near.rate > least):
-        near = None  # those of images that are not in the data
+    if near is not None:
+        of_images = 1 - near.mismatched(positions(observed, observed))
+        exchanged = _share_present(pairs, background, of_images) > 0.5  # others are of images that are not in the data
+        few = rate.value < NUMBERS.few_random and near.rate > rate.value + NUMBERS.least_near
+        near = near if (exchanged or few) and not near.rate <= rate.high else None
     calibration = near or calibration
     judge = cautious(calibration, len(pairs)) or calibration
     matched = 1 - judge.mismatched(positions(observed, observed))
