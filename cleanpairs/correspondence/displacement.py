@@ -235,13 +235,16 @@ class _Rows:
         """
         if distance not in self._known:
             found = np.full(self.n, np.nan, np.float32)
-            for a in range(0, self.n, 1024):
-                i = np.arange(max(a, -distance), min(a + 1024, self.n - max(distance, 0)))
+
+            def compare(block: slice) -> None:
+                i = np.arange(max(block.start, -distance), min(block.stop, self.n - max(distance, 0)))
                 if len(i):
                     image, caption = self._unit(0, i), self._unit(1, i + distance)
                     found[i] = np.einsum("nd,nd->n", image, caption)
                     if abs(distance) > self.reach:  # the same image comes back: both captions fit it
                         found[i[(abs(image - self._unit(0, i + distance)) <= 1e-4).all(axis=1)]] = np.nan
+
+            in_threads(compare, blocks(self.n, 1024))
             self._known[distance] = found
         partner = np.clip(np.arange(self.n) + distance, 0, self.n - 1)
         found = self._known[distance] - self._level[0] - self._level[1, partner]
