@@ -13,11 +13,9 @@ from cleanpairs.core import METHODS, DataError
 from cleanpairs.core.registry import Registry
 from tests.helpers import assert_raises, corpus, reloaded
 
-PAGE = Path(__file__).parents[1] / "CONTRIBUTING.md"
-
 
 def test_a_method_is_one_file_and_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = PAGE.read_text(encoding="utf-8")
+    text = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
     (source,) = re.findall(r"^```python\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
     ((name, target, *about),) = re.findall(r'^    "(\w+)": \("([\w.:]+)", "(.+)", "(.+)"\),$', text, re.MULTILINE)
     (tmp_path / "example_gce.py").write_text(source, encoding="utf-8")

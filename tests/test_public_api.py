@@ -1,13 +1,13 @@
 """What pyproject.toml, constraints.txt and the package say about one another."""
 
 import importlib
-import importlib.util
 import inspect
 import re
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from runpy import run_path
 
 import pytest
 from packaging.requirements import Requirement
@@ -50,13 +50,11 @@ def test_what_the_build_takes_is_there() -> None:
 
 
 def test_every_declared_dependency_is_in_the_list_of_licences() -> None:
-    spec = importlib.util.spec_from_file_location("list_licences", REPO / "tools" / "list_licences.py")
-    tool = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(tool)
+    tool = run_path(str(REPO / "tools" / "list_licences.py"))
     text = (REPO / "dev" / "licences.md").read_text(encoding="utf-8")
-    assert len(tool.declared()["core"]) > 10
-    assert tool.missing(text) == [], "python tools/list_licences.py"
-    assert "torch" in tool.missing(text.replace("| torch |", "|"))
+    assert len(tool["declared"]()["core"]) > 10
+    assert tool["missing"](text) == [], "python tools/list_licences.py"
+    assert "torch" in tool["missing"](text.replace("| torch |", "|"))
 
 
 # -- The public names are what is importable, and importing the package is light --------------------------------------

@@ -195,14 +195,12 @@ def folder_of_images(folder: Path) -> dict[str, Any]:
 
 
 def table_and_vectors(folder: Path) -> dict[str, Any]:
-    folder.mkdir()
     columns = {"title": [f"word{i}" for i in range(FILES)], "alt": ["more"] * FILES}
     columns |= {"image_features": vector_column(np.arange(FILES * 4, dtype="f4").reshape(FILES, 4))}
     return {"data": write_table(folder / "data.parquet", columns), "text_column": "title,alt"}
 
 
 def vectors_and_captions(folder: Path) -> dict[str, Any]:
-    folder.mkdir()
     np.save(folder / "x.npy", np.eye(FILES, dtype="f4"))
     (folder / "captions.txt").write_text("\n".join(f"word{i}" for i in range(FILES)))
     return {"data": folder / "x.npy", "captions": folder / "captions.txt"}
@@ -212,6 +210,7 @@ def vectors_and_captions(folder: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("made", [folder_of_images, table_and_vectors, vectors_and_captions])
 def test_a_damaged_file_of_the_cache_changes_nothing(made: Any, harm: str, tmp_path: Path) -> None:
     cache, whole = tmp_path / "cache", tmp_path / "whole"
+    (tmp_path / "in").mkdir()
     given = made(tmp_path / "in")
 
     def read() -> tuple[list[str], str, list[int]]:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from runpy import run_path
 from typing import Any
 
 import click
@@ -161,14 +162,12 @@ def test_the_page_of_recipes_names_what_ships() -> None:
 
 
 def test_the_tables_of_the_pages_are_those_of_the_results() -> None:
-    spec = importlib.util.spec_from_file_location("doc_tables", REPO / "tools" / "doc_tables.py")
-    tool = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(tool)
-    for page in tool.PAGES:
+    tool = run_path(str(REPO / "tools" / "doc_tables.py"))
+    for page in tool["PAGES"]:
         text = page.read_text(encoding="utf-8")
-        assert tool.filled(text) == text, f"{page.name}: run python tools/doc_tables.py"
-    assert len(occurrences(tool.MARKED, tool.PAGES)) > 20
-    assert {row["method"] for row in tool.read("methods_photographs")} <= set(METHODS)
+        assert tool["filled"](text) == text, f"{page.name}: run python tools/doc_tables.py"
+    assert len(occurrences(tool["MARKED"], tool["PAGES"])) > 20
+    assert {row["method"] for row in tool["read"]("methods_photographs")} <= set(METHODS)
 
 
 def test_commands_and_options_that_the_docs_name_exist() -> None:

@@ -117,17 +117,12 @@ def test_the_mean_region_has_a_batch_norm_and_the_mean_word_none(kind: type) -> 
 # -- an ensemble is one dual encoder whose similarity is its members' mean --------------------------------------------
 
 
-def members_of(local: bool) -> list[Any]:
-    torch.manual_seed(0)
-    if local:
-        return [kind(13, 6, dim=dim, dim_word=5, dim_sim=4).eval() for kind, dim in ((SAF, 8), (SGR, 4))]
-    return [MLP(13, 6, dim=dim, dim_word=5).eval() for dim in (8, 4)]
-
-
 @pytest.mark.parametrize("local", [False, True], ids=["vectors", "local"])
 @pytest.mark.parametrize("n", [1, 5])
 def test_the_similarity_of_an_ensemble_is_the_mean(n: int, local: bool) -> None:
-    members = members_of(local)
+    torch.manual_seed(0)
+    kinds, more = ((SAF, SGR), {"dim_sim": 4}) if local else ((MLP, MLP), {})
+    members = [kind(13, 6, dim=dim, dim_word=5, **more).eval() for kind, dim in zip(kinds, (8, 4), strict=True)]
     model = Ensemble(members)
     tokens, _ = pack(Tokenizer(WORDS).encode([" ".join(WORDS[: 1 + k % 3]) for k in range(n)]), np.arange(n))
     images = torch.randn(n, 3, 6, generator=torch.Generator().manual_seed(0))

@@ -16,7 +16,6 @@ from tests.conftest import Command
 from tests.helpers import write_corpus
 from tests.trainer import distributed_worker
 
-ROOT = Path(__file__).resolve().parents[2]
 ENV = {**os.environ, "OMP_NUM_THREADS": "1"}
 CASES = ["crcl", "crcl-sgr", "crcl-mlp-4", "repair", "l2rm", "auto", "infonce"]
 
@@ -34,7 +33,7 @@ def start(out: Path, cases: list[str], world: int) -> None:
         distributed_worker.main(out, cases)
         return
     env = {**ENV, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": str(world)}
-    how = {"cwd": ROOT, "stderr": subprocess.PIPE, "text": True}
+    how = {"cwd": Path(__file__).resolve().parents[2], "stderr": subprocess.PIPE, "text": True}
     command = [sys.executable, "-m", "tests.trainer.distributed_worker", str(out), *cases]
     running = [subprocess.Popen(command, env={**env, "RANK": str(r)}, **how) for r in range(world)]
     try:
