@@ -74,7 +74,7 @@ class SimilarityNumbers:
         A quantile of the near null, and the least share of near mismatches that the pairs below it must show.
 
     least_near, most_near : float
-        Least and largest plausible noise rate of near mismatches.
+        Least share of near mismatches whose right partners are not found, and the largest noise rate.
 
     settled, weak : float
         Above the first area of matched pairs against mismatched ones, networks add next to nothing. Below the second,
@@ -92,7 +92,7 @@ class SimilarityNumbers:
     apart: float = 0.9
     near_apart: float = 0.75
     tail: float = 0.2
-    least_tail: float = 0.08
+    least_tail: float = 0.03
     least_near: float = 0.2
     most_near: float = 0.5
     settled: float = 0.98
@@ -388,7 +388,7 @@ def _agreement(pairs: VectorPairs, seed: int, sample: bool = False) -> Similarit
     calibration = calibrate(beside[0], beside[1], draws=0)
     assert calibration is not None
     matched = 1 - calibration.mismatched(positions(beside[0], beside[0]))
-    share = 0.0 if sample else _share_present(pairs, background, matched)
+    share = 0.0 if sample else _share_present(pairs, background, matched, 1 - matched)
     shared = np.average(background.shared, axis=0, weights=[1 - share, 1 + share])
     scores = alone if sample else [_within(pairs, shared, *each) for each in judged]
     maps, predicted = _predicted(pairs, matched, fold, list(judged))
@@ -412,9 +412,11 @@ def _agreement(pairs: VectorPairs, seed: int, sample: bool = False) -> Similarit
     apart = _corrected(area(observed, null_scores), random.rate)
     near = _near(observed, near_scores, null_scores, random.rate, seed) if apart >= NUMBERS.apart else None
     rate = calibration.noise_rate(len(pairs)).determined()
-    if near is not None:
-        of_images = 1 - near.mismatched(positions(observed, observed))
-        exchanged = _share_present(pairs, background, of_images) > 0.5  # others are of images that are not in the data
+    if near is not None:  # or those of images that are not in the data
+        mismatched = near.mismatched(positions(observed, observed))
+        random_like = (cautious(calibration, len(pairs)) or calibration).mismatched(positions(added, added))
+        found = np.maximum(mismatched - random_like, 0)
+        exchanged = _share_present(pairs, background, 1 - mismatched, found) > 0.5
         few = rate.value < NUMBERS.few_random and near.rate > rate.value + NUMBERS.least_near
         near = near if (exchanged or few) and not near.rate <= rate.high else None
     calibration = near or calibration
@@ -480,12 +482,12 @@ def _within(pairs: VectorPairs, shared: np.ndarray, image: np.ndarray, text: np.
     return np.asarray(cosines(pairs.images[image], pairs.texts[text]) - (shared[0, image] + shared[1, text]) / 2)
 
 
-def _share_present(pairs: VectorPairs, background: Background, matched: np.ndarray) -> float:
+def _share_present(pairs: VectorPairs, background: Background, matched: np.ndarray, weight: np.ndarray) -> float:
     """A lower bound of the share of mismatched pairs whose right partners are in other mismatched pairs.
 
     It is a mixture of two kinds of captions, by their largest similarity to an image of a mismatched pair. Captions of
     matched pairs show this similarity for both kinds: without their own image among those, and with it. Images are
-    treated alike.
+    treated alike. ``weight`` (N,) says how much each mismatched pair counts.
     """
     wrong, right = np.flatnonzero(matched < 0.5), np.flatnonzero(matched >= 0.5)
     if not len(wrong) or not len(right):
@@ -502,7 +504,7 @@ def _share_present(pairs: VectorPairs, background: Background, matched: np.ndarr
         there = np.maximum(rival[right], paired) - own[side, right]
         found.append(((rival - without[side])[right], there, (rival - own[side])[wrong]))
     absent, there, mixed = (np.concatenate(each) for each in zip(*found, strict=True))
-    return mixture_share(absent, there, mixed, np.tile(1 - matched[wrong], 2))[1]
+    return mixture_share(absent, there, mixed, np.tile(weight[wrong], 2))[1]
 
 
 def _scale(scores: np.ndarray) -> np.ndarray:
@@ -645,6 +647,6 @@ def _near(observed: np.ndarray, near: np.ndarray, null: np.ndarray, random: floa
         return None
     drawn = np.random.default_rng(seed).choice(null, int(len(near) * random / share))
     found = calibrate(observed, np.concatenate([near, drawn]), by_score=True, seed=seed)
-    if found is None or found.rate - random < NUMBERS.least_near or found.rate > NUMBERS.most_near:
+    if found is None or not random + NUMBERS.least_tail <= found.rate <= NUMBERS.most_near:
         return None
     return found if _corrected(area(observed, near), found.rate) >= NUMBERS.near_apart else None
