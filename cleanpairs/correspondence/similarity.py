@@ -415,8 +415,7 @@ def _agreement(pairs: VectorPairs, seed: int, sample: bool = False) -> Similarit
     if near is not None:  # or those of images that are not in the data
         mismatched = near.mismatched(positions(observed, observed))
         random_like = (cautious(calibration, len(pairs)) or calibration).mismatched(positions(added, added))
-        found = np.maximum(mismatched - random_like, 0)
-        exchanged = _share_present(pairs, background, 1 - mismatched, found) > 0.5
+        exchanged = _share_present(pairs, background, 1 - mismatched, np.maximum(mismatched - random_like, 0)) > 0.5
         few = rate.value < NUMBERS.few_random and near.rate > rate.value + NUMBERS.least_near
         near = near if (exchanged or few) and not near.rate <= rate.high else None
     calibration = near or calibration
