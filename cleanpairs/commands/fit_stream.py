@@ -93,7 +93,7 @@ class StreamedFit:
         source, reader, n = replace(self.source, columns=columns), reader_of(self.source), self.source.n_rows
         parts = plan_partitions(reader.row_groups(source), n, target=ScoreWork.partition_rows)
 
-        @lru_cache(maxsize=3)  # of images, of captions, and the next
+        @lru_cache(maxsize=2)  # so many parts are in memory
         def read(k: int) -> list[tuple[np.ndarray, ...]]:
             where = parts[k].first, parts[k].rows, ScoreWork.batch_rows
             batches = reader.iter_range(source, *where, hash_vectors=False)
