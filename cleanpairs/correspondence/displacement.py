@@ -275,11 +275,11 @@ class _Rows:
         for some in blocks(len(images), part):
             there = slice(some.start, some.stop + 2 * reach)
             S = images[some] @ texts[there].T  # (b, b + 2 reach)
-            of = slice(first + some.start, first + some.stop)
-            S -= self._level[0, of, None]
+            within = slice(first + some.start, first + some.stop)
+            S -= self._level[0, within, None]
             S -= self._level[1, inside[there]]
             step, one = S.strides
-            yield of, np.lib.stride_tricks.as_strided(S, (len(S), 2 * reach + 1), (step + one, one))
+            yield within, np.lib.stride_tricks.as_strided(S, (len(S), 2 * reach + 1), (step + one, one))
 
     def distances_that_beat_chance(self, false_alarm: float = 0.1, most: int = 64) -> np.ndarray:
         """Distances, rising, whose evidence over some run of rows exceeds that for "in place" by a bound.
@@ -295,10 +295,11 @@ class _Rows:
         weights, in_place, parts = self._weights(), np.empty(self.n), list(blocks(self.n, 1024))
         s = cosines(*self._vectors) - self._level[:, self._some].sum(axis=0)
         least = np.quantile(s, np.clip(2 * np.mean(s < np.median(self.null)), 0, 1))
-        found_in = np.zeros((len(parts), 4, 2 * reach + 1))
+        # Of each part: the sum, the lowest and the highest sum from its start on, and the largest of a run within it.
+        sums_of_parts = np.zeros((len(parts), 4, 2 * reach + 1))
 
         def add_up(block: slice) -> None:
-            total, lowest, highest, gain = found_in[block.start // 1024]
+            total, lowest, highest, gain = sums_of_parts[block.start // 1024]
             for rows, S in self._bands(block):
                 missing, own = np.isnan(S), S[:, [reach]]
                 E = np.minimum(np.where(missing, 0, self.evidence(S, local=True)), bound / 5)
@@ -313,7 +314,7 @@ class _Rows:
             in_threads(add_up, parts[some])
             current_progress().advance("displaced rows", "rows", parts[some][-1].stop, self.n)
         before, lowest, gain = np.zeros((3, 2 * reach + 1))
-        for total, low, high, inside in found_in:  # a run may go on in the next block
+        for total, low, high, inside in sums_of_parts:  # a run may go on in the next part
             gain = np.maximum(gain, np.maximum(inside, before + high - lowest))
             before, lowest = before + total, np.minimum(lowest, before + low)
         gain[reach] = 0

@@ -411,15 +411,11 @@ def _agreement(pairs: VectorPairs, seed: int, sample: bool = False) -> Similarit
     assert calibration is not None and random is not None
     apart = _corrected(area(observed, null_scores), random.rate)
     near = _near(observed, near_scores, null_scores, random.rate, seed) if apart >= NUMBERS.apart else None
-    rate = calibration.noise_rate(len(pairs)).determined()
-    if near is not None:  # or those of images that are not in the data
-        mismatched = near.mismatched(positions(observed, observed))
-        random_like = (cautious(calibration, len(pairs)) or calibration).mismatched(positions(added, added))
-        exchanged = _share_present(pairs, background, 1 - mismatched, np.maximum(mismatched - random_like, 0)) > 0.5
-        few = rate.value < NUMBERS.few_random and near.rate > rate.value + NUMBERS.least_near
-        near = near if (exchanged or few) and not near.rate <= rate.high else None
-    calibration = near or calibration
     judge = cautious(calibration, len(pairs)) or calibration
+    if near is None or not _are_near(near, calibration, judge, pairs, background, observed, added):
+        near = None
+    else:
+        calibration, judge = near, cautious(near, len(pairs)) or near
     matched = 1 - judge.mismatched(positions(observed, observed))
     means, covariances = np.stack([side.mean for side in sides]), np.stack([side.covariance for side in sides])
     probability = ScoreProbability.from_calibration(judge, added)
@@ -430,6 +426,22 @@ def _agreement(pairs: VectorPairs, seed: int, sample: bool = False) -> Similarit
     return SimilarityAgreement(
         *known, calibration=calibration, model=model, separation=separation, near=near is not None, similar=similar
     )
+
+
+def _are_near(
+    near: Calibration, random: Calibration, judge: Calibration, pairs: VectorPairs, background: Background,
+    observed: np.ndarray, added: np.ndarray,
+) -> bool:  # fmt: skip
+    """Whether what ``near`` finds are near mismatches. Captions of images that are not in the data look like them.
+
+    ``random`` and its ``judge`` find random mismatches, by the scores ``added`` (N,).
+    """
+    rate = random.noise_rate(len(pairs)).determined()
+    mismatched = near.mismatched(positions(observed, observed))
+    found = np.maximum(mismatched - judge.mismatched(positions(added, added)), 0)
+    exchanged = _share_present(pairs, background, 1 - mismatched, found) > 0.5
+    few = rate.value < NUMBERS.few_random and near.rate > rate.value + NUMBERS.least_near
+    return (exchanged or few) and not near.rate <= rate.high
 
 
 def _folds_and_null(pairs: VectorPairs, seed: int) -> tuple[np.ndarray, np.ndarray]:
