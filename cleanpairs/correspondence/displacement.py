@@ -178,19 +178,24 @@ class _Rows:
         """From now on take off each similarity what image and caption have with random captions and images.
 
         That is half of each log-sum-exp over ``most`` of them, other than those at the distances that are looked at.
+        Beyond 131,072 rows they are fewer, at least 256, so that the time is bounded.
         One counts less the more surely it has its own: image i and caption i + ``distance`` (n,) with probability
         ``fits`` (n,). The temperature is 0.3 standard deviations of random pairs. NaN for other rows than ``rows``.
         """
+        most = min(most, max(256, 2**27 // max(len(rows), 1)))
         tau, count = 0.3 * max(float(self.null.std()), 1e-12), len(self._some)
         level = np.full((2, self.n), np.nan, np.float32)
         caption = np.clip(np.arange(self.n) + distance, 0, self.n - 1)
         taken = np.bincount(caption, fits, self.n), fits  # captions, images
-        for side, sign in ((0, 1), (1, -1)):
+
+        def level_of(side: int) -> None:
             rivals = np.sort(self._rng.choice(count, min(most, count), replace=False))
             among, place = self._vectors[1 - side][rivals], np.full(self.n, -1)
             place[self._some[rivals]] = np.arange(len(rivals))
             free = np.log(1.001 - taken[side][self._some[rivals]]).astype(np.float32)
-            for block in blocks(len(rows), 1024):
+            sign = 1 - 2 * side
+
+            def compare(block: slice) -> None:
                 some = rows[block]
                 S = self._unit(side, some) @ among.T / tau + free
                 for k in (0, *states.tolist()):
@@ -199,6 +204,11 @@ class _Rows:
                     S[np.flatnonzero(at >= 0), at[at >= 0]] = -np.inf
                 top = S.max(axis=1, initial=-1e6)
                 level[side, some] = tau / 2 * (top + np.log(np.exp(S - top[:, None]).mean(axis=1) + 1e-12))
+
+            in_threads(compare, blocks(len(rows), 1024))
+
+        level_of(0)
+        level_of(1)
         self._level = level
         self._draw_null()
 
@@ -441,14 +451,30 @@ def _viterbi(emission: np.ndarray, change: float = 1e-4, end: float = 1e-3) -> n
     move = np.full((k, k), np.log(change / k))
     move[1:, 0] = np.log(end)
     np.fill_diagonal(move, np.log1p(-end))
-    score, back = emission[0] + move[0], np.zeros((n, k), np.int16)  # before the first row all is in place
-    for i in range(1, n):
-        through = score[:, None] + move
-        back[i] = through.argmax(axis=0)
-        score = through.max(axis=0) + emission[i]
-    state = np.empty(n, np.int64)
-    state[-1] = score.argmax()
-    for i in range(n - 1, 0, -1):
-        state[i - 1] = back[i, state[i]]
-    states[rows] = state
+    # Chunks go on together, from the scores at their starts. These follow from each chunk's scores, state by state.
+    chunks = 1 if k > 8 else int(np.sqrt(n))
+    length = -(-n // chunks)
+    parts = np.concatenate([emission, np.zeros((chunks * length - n, k))]).reshape(chunks, length, k).transpose(1, 2, 0)
+
+    def through(score: np.ndarray, emission: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The scores (k, b) after the rows (m, k, b), and the state (m, k, b) before each."""
+        back = np.empty(emission.shape, np.int16)
+        for i, row in enumerate(emission):
+            ways = score[:, None] + move[:, :, None]
+            back[i] = ways.argmax(axis=0)
+            score = ways.max(axis=0) + row
+        return score, back
+
+    starts = np.full((k, chunks), -np.inf)
+    starts[0, 0] = 0  # before the first row all is in place
+    if chunks > 1:
+        alone = np.repeat(np.where(np.eye(k), 0, -np.inf), chunks, axis=1)
+        gain = through(alone, np.tile(parts, k))[0].reshape(k, k, chunks)  # to, from
+        for c in range(1, chunks):
+            starts[:, c] = (starts[:, c - 1] + gain[:, :, c - 1]).max(axis=1)
+    score, back = through(starts, parts)
+    before, path = back.transpose(2, 0, 1).ravel().tolist(), [int(score[:, -1].argmax())]
+    for i in range(chunks * length - 1, 0, -1):
+        path.append(before[i * k + path[-1]])
+    states[rows] = path[: -n - 1 : -1]
     return states
