@@ -3,7 +3,7 @@ the worst pairs of a corpus, however few: one ranked list, a row an issue, as cl
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -18,6 +18,7 @@ from cleanpairs.correspondence.words import WordRatios
 from cleanpairs.data.duplicates import group_near_vectors
 from cleanpairs.data.filters import PREFIX, other_scripts
 from cleanpairs.data.pairs import Pairs
+from cleanpairs.ops.mapped import blocks
 from cleanpairs.ops.search import Prepared, prepare
 
 ISSUES = (
@@ -89,6 +90,8 @@ class Explainer:
     the ``last`` one, and ``why``, a sentence.
     """
 
+    part = 65_536  # pairs that are compared at once
+
     def __init__(
         self, pairs: Pairs, vectors: Vectors, correspondence: np.ndarray, threshold: float, *,
         displaced: Sequence[Mapping[str, Any]] = (), most_trusted: int = 50_000,
@@ -112,7 +115,6 @@ class Explainer:
 
     @cached_property
     def _everything(self) -> "tuple[_Side, _Side]":
-        """The sides of all images, each by its surest pair, and of all captions."""
         rows = np.arange(len(self.pairs))
         return self._sides(rows, *self.vectors(rows))
 
@@ -127,17 +129,18 @@ class Explainer:
     def neighbours(self, pair_ids: Sequence[int] | np.ndarray, count: int = 10) -> list[Neighbours]:
         """Return the ``count`` (at most 50) other pairs with the most similar images, and captions, of pairs (n,)."""
         ids = self._checked(pair_ids)
-        return [Neighbours(*near) for near in self._near(ids, self.vectors(ids), self._everything, count)]
+        rows = [np.arange(some.start, some.stop) for some in blocks(len(self.pairs), self.part)]
+        parts = (self._sides(some, *self.vectors(some)) for some in rows) if len(rows) > 1 else [self._everything]
+        return [Neighbours(*near) for near in self._near(ids, self.vectors(ids), parts, count)]
 
     def _near(
-        self, ids: np.ndarray, vectors: tuple[np.ndarray, np.ndarray], sides: "tuple[_Side, _Side]", count: int
+        self, ids: np.ndarray, vectors: tuple[np.ndarray, np.ndarray], parts: "Iterable[tuple[_Side, _Side]]", k: int
     ) -> Iterator[Any]:
-        """Yield the fields of :class:`Neighbours` of pairs (n,), of which ``vectors`` are."""
-        found = [
-            [self._neighbours_at(side, *one) for one in zip(*side.near(of, ids, count), strict=True)]
-            for side, of in zip(sides, vectors, strict=True)
-        ]
-        for i, *both in zip(ids.tolist(), *found, strict=True):
+        """Yield the fields of :class:`Neighbours` of pairs (n,), of which ``vectors`` are. Each part has both sides."""
+        near = [[side.near(of, ids, k) for side, of in zip(sides, vectors, strict=True)] for sides in parts]
+        found = [[np.concatenate(x, axis=1) for x in zip(*side, strict=True)] for side in zip(*near, strict=True)]
+        for q, i in enumerate(ids.tolist()):
+            both = (self._neighbours_at(rows[q], s[q], k, side == 0) for side, (rows, s) in enumerate(found))
             yield i, self.pairs.keys[i], self.pairs.captions[i] or "", float(self.correspondence[i]), *both
 
     def _checked(self, pair_ids: Sequence[int] | np.ndarray) -> np.ndarray:
@@ -154,7 +157,7 @@ class Explainer:
         """Explanations of pairs (n,), in their order. Raises ConfigError: there is no such pair."""
         ids = self._checked(pair_ids)
         vectors, flagged = self.vectors(ids), self.correspondence[ids] < self.threshold
-        near = self._near(ids, vectors, self._by_trusted[:2], neighbours)
+        near = self._near(ids, vectors, [self._by_trusted[:2]], neighbours)
         return [
             Explanation(*(
                 *fields, bool(low), tuple(own), tuple(lacking), new, self._why(fields[0], own, lacking, new), "",
@@ -216,9 +219,13 @@ class Explainer:
         captions = [self.pairs.captions[i] or "" for i in ids.tolist()]
         return captions, images, self.pairs.pair_image_group[ids], np.log(y / (1 - y))
 
-    def _neighbours_at(self, side: "_Side", place: np.ndarray, similarity: np.ndarray) -> tuple[Neighbour, ...]:
-        nearest = [(int(side.rows[p]), float(s)) for p, s in zip(place, similarity, strict=True) if p >= 0]
+    def _neighbours_at(self, rows: np.ndarray, similarity: np.ndarray, k: int, images: bool) -> tuple[Neighbour, ...]:
+        """Return the ``k`` nearest pairs among ``rows`` (m,). Of images each by its surest pair."""
         y, keys, captions = self.correspondence, self.pairs.keys, self.pairs.captions
+        order = np.lexsort((-np.nan_to_num(y[rows], nan=-1), -similarity))[: int(np.isfinite(similarity).sum())]
+        if images:
+            order = order[np.sort(np.unique(self.pairs.image_index[rows[order]], return_index=True)[1])]
+        nearest = zip(rows[order[:k]].tolist(), similarity[order[:k]].tolist(), strict=True)
         return tuple(
             Neighbour(j, keys[j], captions[j] or "", s, float(y[j]), bool(y[j] >= self.threshold)) for j, s in nearest
         )
@@ -264,7 +271,7 @@ class _Side:
         return prepare(self._vectors[:0], self._vectors, NEIGHBOURS + spare, exact=True)
 
     def near(self, vectors: np.ndarray, ids: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return places (n, k) in ``rows``, and similarities, of the nearest to pairs ``ids``. -1 and NaN for none."""
+        """Return ``rows`` (n, k), and similarities, of the nearest to pairs ``ids``. NaN for none."""
         scores, place = self._search(vectors)
         there = (place >= 0) & np.any(vectors, axis=1, keepdims=True)
         for group in self.groups:
@@ -278,7 +285,7 @@ class _Side:
             fit = np.where(other, self._search.rows @ np.asarray(vectors[q], np.float32), -np.inf)
             best = np.argsort(-fit, kind="stable")[: min(k, int(other.sum()))]
             there[q, : len(best)], place[q, : len(best)], scores[q, : len(best)] = True, best, fit[best]
-        return np.where(there, place, -1), np.where(there, scores, np.nan)
+        return self.rows[place], np.where(there, scores, np.nan)
 
 
 def _odd_captions(pairs: Pairs, texts: Callable[[np.ndarray], np.ndarray]) -> Iterator[Issue]:

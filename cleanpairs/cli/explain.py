@@ -46,15 +46,19 @@ def neighbours(named: tuple[str, ...], count: int) -> None:
 
     PAIR is a key, or the number of a pair. If keys are numbers, pair_id:7 is pair 7. All pairs are encoded first.
     """
-    _, explainer, ids = _opened(named)
-    if not ids:
+    if not named[_is_run(named) :]:
         raise click.UsageError("PAIR is missing: the key, or the number, of a pair")
+    _, explainer, ids = _opened(named)
     _print(explainer.neighbours(ids, count))
+
+
+def _is_run(named: tuple[str, ...]) -> bool:
+    return bool(named) and (Path(named[0]) / "run.json").is_file()
 
 
 def _opened(named: tuple[str, ...]) -> tuple[Any, "Explainer", list[int]]:
     """RUN and its explainer, which is the first name where that is a run, and the pairs that are named."""
-    is_run = bool(named) and (Path(named[0]) / "run.json").is_file()
+    is_run = _is_run(named)
     opened = existing_run(named[0] if is_run else None)
     pairs = opened.load_input()
     return opened, opened.estimator().explainer(pairs), [_pair(pairs, name) for name in named[is_run:]]
@@ -175,15 +179,17 @@ def report(run: str | None, out: str, truth: str | None, **options: Any) -> None
     """Write one HTML page about RUN (or runs/latest), with counts, scores, and thumbnails of pairs to sort and filter.
 
     The page opens from disk in any browser, loads nothing and sends nothing. It shows samples of the pairs, and has at
-    most 10 MB.
+    most 10 MB. Of 250,000 pairs and more it shows repairs where `cleanpairs rematch` has planned them.
     """
     from cleanpairs.data.noise import load_truth
+    from cleanpairs.repair.settings import RepairSettings
     from cleanpairs.report import write_report
 
     chosen = existing_run(run)
     pairs = chosen.load_input()
-    saved = chosen.current_plan()
-    plan = saved or chosen.estimator().rematch(pairs, targets="text" if pairs.source.explicit_lists else "both")
+    plan = saved = chosen.current_plan()
+    if plan is None and len(pairs) < RepairSettings.streamed_from:
+        plan = chosen.estimator().rematch(pairs, targets="text" if pairs.source.explicit_lists else "both")
     parameters = chosen.reported(pairs, plan)
     data = Path(chosen.info["input"]["data"])
     name = data.parent.name if set(data.name) & set("*?[{") else data.name
@@ -192,14 +198,15 @@ def report(run: str | None, out: str, truth: str | None, **options: Any) -> None
         title=f"{chosen.info['method']} on {name}",
         settings=_settings(chosen),
         truth=pairs.true_mismatch if truth is None else load_truth(truth, pairs),
-        next_steps=_next_steps(chosen, parameters["calibration"], pairs, saved),
+        next_steps=_next_steps(chosen, parameters["calibration"], pairs, saved, unplanned=plan is None),
         slice_by=[name.strip() for name in (options["slice_by"] or "").split(",") if name.strip()],
         audit_result=_audit_result(chosen),
         count=options["count"],
         overwrite=options["overwrite"],
         **parameters,
     )
-    print_result({"report": path}, f"written: {path}")
+    lacking = f", without repairs: `cleanpairs rematch {quote(str(chosen.path))}` plans them" if plan is None else ""
+    print_result({"report": path}, f"written: {path}{lacking}")
 
 
 def _settings(run: Any) -> dict[str, Any]:
@@ -213,7 +220,7 @@ def _settings(run: Any) -> dict[str, Any]:
     return settings
 
 
-def _next_steps(run: Any, calibration: Any, pairs: Any, plan: Any) -> list[tuple[str, str]]:
+def _next_steps(run: Any, calibration: Any, pairs: Any, plan: Any, *, unplanned: bool) -> list[tuple[str, str]]:
     from cleanpairs.commands.run import PLAN
     from cleanpairs.estimators.cut import cut_at
     from cleanpairs.repair.plan import as_written
@@ -232,6 +239,8 @@ def _next_steps(run: Any, calibration: Any, pairs: Any, plan: Any) -> list[tuple
             as_shown = f"cleanpairs export --plan {quote(str(path / PLAN))} --out out.parquet"
         as_shown += splitting(pairs, plan)
     steps = [("Write the kept and the repaired pairs", as_shown)]
+    if unplanned:
+        steps.append(("Plan the repairs, which the next report shows", f"cleanpairs rematch {name}"))
     y = run.scores().correspondence
     y, cuts = y[y == y], dict[int, tuple[str, str]]()
     for most in (0.05, 0.02, 0.01) if len(y) else ():

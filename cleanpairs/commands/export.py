@@ -80,7 +80,7 @@ def export_run(
     *,
     license: str | None = None,
     engine: Engine | None = None,
-    streamed_from: int = 250_000,
+    streamed_from: int = RepairSettings.streamed_from,
     **written: Any,
 ) -> ExportSummary:
     """Plan the repairs of a run's input and carry the plan out. Parameters and errors as of :func:`export_plan`.

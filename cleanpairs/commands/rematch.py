@@ -85,7 +85,7 @@ def rematch_run(
     data: str | Path | None = None,
     *,
     recaption: CaptionWriter | str | Path | None = None,
-    streamed_from: int = 250_000,
+    streamed_from: int = RepairSettings.streamed_from,
     overwrite: bool = False,
     engine: Engine | None = None,
     **columns: Any,

@@ -429,7 +429,8 @@ class Run:
         """Return parameters of :func:`cleanpairs.report.write_report`, by the run, its pairs and a plan."""
         scores, info = self.scores(), self.info | {"result": self.result}
         of_run = {"info": info, "scores": scores.table, "metrics": self.metrics(), "calibration": self.calibration()}
-        of_plan = {"pairs": pairs, "plan": plan, "threshold": plan.threshold, "why": scores.why.to_pylist()}
+        threshold = self.result["threshold"] if plan is None else plan.threshold
+        of_plan = {"pairs": pairs, "plan": plan, "threshold": threshold, "why": scores.why.to_pylist()}
         return of_run | of_plan
 
     def current_plan(self, file: Path | None = None) -> RepairPlan | None:

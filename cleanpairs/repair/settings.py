@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from cleanpairs.core import ConfigError
 from cleanpairs.core.parameters import check_settings, choice, number, refuse_unknown, whole
@@ -77,6 +77,7 @@ class RepairSettings:
         A setting is out of its range.
     """
 
+    streamed_from: ClassVar[int] = 250_000  # rows that are planned in a stream, where they can be
     threshold: float | None = number(None, least=0, most=1, also=(None,))
     repairs: str = choice("probable", "plausible", "none")
     min_confidence: float = number(0.5, least=0, most=1)

@@ -63,6 +63,16 @@ def test_a_page_about_a_run(command: Command, run: Run) -> None:
     assert not Path("s.html").exists()
 
 
+def test_a_page_about_many_pairs_plans_nothing(command: Command, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    (run.path / "plan.parquet").unlink()  # and the run has no model
+    monkeypatch.setattr(RepairSettings, "streamed_from", N)
+    code, out, err = command("report", run.path, "--out", "r.html")
+    assert (code, "without repairs: `cleanpairs rematch" in out) == (0, True), err
+    page = Path("r.html").read_text(encoding="utf-8")
+    assert "Plan the repairs, which the next report shows" in page and page.count("flagged") > 1
+    assert_refused(command("neighbours", run.path), 2, "PAIR is missing")
+
+
 @pytest.mark.parametrize("displaced", ["<odd>", ["<odd>"], [{"pair_id": 3, "why": "Rows 3 to 9."}, 7]])
 def test_what_is_edited_about_displaced_rows_does_no_harm(command: Command, run: Run, displaced: Any) -> None:
     result = {"threshold": 0.3 if len(displaced) == 2 else 0.4, "displaced": displaced, "standing_out": "<odd>"}

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from cleanpairs import ClipScore, InfoNCE, Pairs
 from cleanpairs.core.errors import ConfigError
@@ -88,7 +89,9 @@ def test_neighbours_are_trusted_others_of_the_same_kind() -> None:
         assert_raises(ConfigError, message, model.explain, asked)
 
 
-def test_neighbours_of_a_caption_that_many_pairs_have() -> None:
+@pytest.mark.parametrize("part", [1000, 70])
+def test_neighbours_of_a_caption_that_many_pairs_have(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Explainer, "part", part)
     n, rng = 300, np.random.default_rng(0)
     captions = ["image"] * 200 + [f"a cat of {i}" for i in range(100)]
     images, texts = (unit(rng.normal(size=(n, 8))) for _ in range(2))
