@@ -84,8 +84,9 @@ def repair_options(more: str = "") -> tuple[Decorator, ...]:
             click.IntRange(1),
             default=1,
         ),
+        option("--dedup", "Of near duplicates keep the best row, and drop the others."),
         set_option(
-            "Other settings: strategy, displaced, dedup, targets, take_from, max_reuse, min_repair_score, "
+            "Other settings: strategy, displaced, targets, take_from, max_reuse, min_repair_score, "
             f"min_confidence, candidates, repeats (see RepairSettings in docs/api.md).{more}"
         ),
     )
@@ -100,7 +101,7 @@ def repair_settings(options: dict[str, Any], run: Any, given: dict[str, Any]) ->
     from cleanpairs.repair.settings import RepairSettings
 
     threshold, expected = chosen_threshold(options["threshold"], options["max_wrong"], options["keep"], run)
-    chosen = {name: options[name] for name in ("repairs", "n_donors")}
+    chosen = {name: options[name] for name in ("repairs", "n_donors", "dedup")}
     return RepairSettings(threshold=threshold, **chosen, **given), expected
 
 
@@ -108,7 +109,7 @@ def repair_keys() -> list[str]:
     """Return the keys of ``--set repair.KEY=VALUE``: those that have no option of their own."""
     from cleanpairs.repair.settings import RepairSettings
 
-    return [name for name in vars(RepairSettings()) if name not in ("threshold", "repairs", "n_donors")]
+    return [name for name in vars(RepairSettings()) if name not in ("threshold", "repairs", "n_donors", "dedup")]
 
 
 @contextmanager
@@ -325,7 +326,7 @@ def export(ctx: click.Context, run: str | None, out: str, **options: Any) -> Non
     if options["plan"] is not None:
         typed = [p for p in ctx.command.params if ctx.get_parameter_source(p.name or "") is ParameterSource.COMMANDLINE]
         decided = ["RUN"] if run is not None else []
-        of_plans = ("threshold", "max_wrong", "keep", "repairs", "n_donors", "overrides")
+        of_plans = ("threshold", "max_wrong", "keep", "repairs", "n_donors", "dedup", "overrides")
         decided += [p.opts[0] for p in typed if p.name in of_plans]
         if decided:
             raise click.UsageError(f"{', '.join(decided)}: --plan has decided that; make another by rematch")

@@ -95,9 +95,9 @@ def test_data_that_was_moved_is_asked_for_in_whole(command: Command, fitted: Pat
 def test_other_data_than_the_runs(command: Command, output_of: Any, tmp_path: Path) -> None:
     other = write_corpus(tmp_path / "other.parquet", N, WRONG, seed=5)
     plan_file = tmp_path / "plan.parquet"
-    output_of(*PLAUSIBLE, "run", other, "--out", plan_file, "--threshold", "0.3")
+    output_of(*PLAUSIBLE, "run", other, "--out", plan_file, "--threshold", "0.3", "--dedup")
     settings = RepairPlan.load(plan_file).settings
-    assert settings["data"] == str(other)
+    assert settings["data"] == str(other) and settings["dedup"] is True
     assert {(note["index"], note["recall"]) for note in settings["searches"]} == {("flat", 1.0)}
     output_of("export", "--plan", plan_file, "--repaired", tmp_path / "out.parquet")
     write_corpus(other, N, WRONG, seed=6)
@@ -113,8 +113,8 @@ def test_what_cannot_be(command: Command, tmp_path: Path) -> None:
     counts = json.loads(out)
     assert code == 0 and counts.pop("pairs") == N == sum(counts.values())
     out = ("--repaired", tmp_path / "o.parquet")
-    done = command("export", "--plan", plan_file, *out, "--set", "max_reuse=2")
-    assert_refused(done, 2, "--set: --plan has decided", "rematch")
+    done = command("export", "--plan", plan_file, *out, "--set", "max_reuse=2", "--dedup")
+    assert_refused(done, 2, "--set", "--dedup", ": --plan has decided", "rematch")
     assert command(*plan, "a", "b", "c").code == 2
     assert_refused(command(*plan, "--set", "strategy=best"), 2, "half-replace")
     assert_refused(command("export", "run", "--plan", plan_file, *out), 2, "RUN: --plan has decided that")
