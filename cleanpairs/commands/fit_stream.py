@@ -91,9 +91,11 @@ class StreamedFit:
         """Return what is displaced among n rows. ``usable`` (n,) rows are compared. Only vectors are read."""
         columns = {role: name for role, name in self.source.columns.items() if role in ("features", "text_features")}
         source, reader, n = replace(self.source, columns=columns), reader_of(self.source), self.source.n_rows
-        parts = plan_partitions(reader.row_groups(source), n, target=ScoreWork.partition_rows)
+        # Arrays are mapped. Of Parquet a part also reads the rows before it in its row group.
+        mapped, whole = any(path.endswith(".npy") for path in source.paths), ScoreWork.partition_rows
+        parts = plan_partitions(reader.row_groups(source), n, target=whole // 4 if mapped else whole)
 
-        @lru_cache(maxsize=2)  # so many parts are in memory
+        @lru_cache(maxsize=4 if mapped else 2)  # so many parts are in memory
         def read(k: int) -> list[tuple[np.ndarray, ...]]:
             where = parts[k].first, parts[k].rows, ScoreWork.batch_rows
             batches = reader.iter_range(source, *where, hash_vectors=False)
