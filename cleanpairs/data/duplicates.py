@@ -133,7 +133,11 @@ class VectorSigns:
 
     def __call__(self, vectors: np.ndarray) -> np.ndarray:
         """(k, 32) uint8 of vectors (k, R, d)."""
-        return np.packbits((vectors.mean(axis=1, dtype=np.float32) - self.mean) @ self.planes > 0, axis=1)
+        signs = np.empty((len(vectors), 32), np.uint8)
+        for some in blocks(len(vectors), 4096):
+            mean = vectors[some].mean(axis=1, dtype=np.float32)
+            signs[some] = np.packbits((mean - self.mean) @ self.planes > 0, axis=1)
+        return signs
 
 
 def near_vector_groups(signs: np.ndarray, most_bits: int = 28) -> np.ndarray:
