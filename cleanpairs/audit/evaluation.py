@@ -225,7 +225,7 @@ class ExpectedQuality:
     def __str__(self) -> str:
         return (
             f"expected noise rate   {self.noise_rate}\n\n{threshold_table(self.at_thresholds, mark=self.threshold)}\n\n"
-            "all by probabilities alone; "
+            "all as the probabilities let expect; "
             f"`cleanpairs audit {quote(self.run)} --n 100` measures them with labels"
         )
 

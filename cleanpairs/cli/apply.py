@@ -325,9 +325,10 @@ def export(ctx: click.Context, run: str | None, out: str, **options: Any) -> Non
     written |= {"explode": options["captions"] == "split", "all_captions": options["captions"] == "all"}
     if options["plan"] is not None:
         typed = [p for p in ctx.command.params if ctx.get_parameter_source(p.name or "") is ParameterSource.COMMANDLINE]
-        decided = ["RUN"] if run is not None else []
+        if run is not None:
+            raise click.UsageError("RUN and --plan exclude each other: leave RUN out, since the plan names its data")
         of_plans = ("threshold", "max_wrong", "keep", "repairs", "n_donors", "dedup", "overrides")
-        decided += [p.opts[0] for p in typed if p.name in of_plans]
+        decided = [p.opts[0] for p in typed if p.name in of_plans]
         if decided:
             raise click.UsageError(f"{', '.join(decided)}: --plan has decided that; make another by rematch")
         with reported_to(Progress()):

@@ -246,7 +246,7 @@ def _next_steps(run: Any, calibration: Any, pairs: Any, plan: Any, *, unplanned:
     for most in (0.05, 0.02, 0.01) if len(y) else ():
         with contextlib.suppress(RefusedError):
             cut = cut_at(y, calibration, str(run.info["method"]), max_wrong=most, keep=None)
-            note = f"… keeps {cut.kept:,}, of which at most {percent(most, 0)} {cut.counted}"
+            note = f"… keeps {cut.kept:,}, of which about {percent(most, 0)} or less {cut.counted}"
             cuts[cut.kept] = note, f"{command} --max-wrong {most:g}"  # of equal cuts the least share
     steps += cuts.values()
     more = "twenty more questions, for narrower intervals"

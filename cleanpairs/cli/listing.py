@@ -131,7 +131,7 @@ def _lines(summary: dict[str, Any], decode: str, width: int) -> Iterator[str]:
     yield from _files(summary, width)
     yield f"\nrows         {summary['rows']:,}"
     again = plural(summary["duplicate_pairs"], "duplicate")
-    yield f"pairs        {summary['pairs']:,}  ({summary['quarantined']:,} quarantined, {again})"
+    yield f"pairs        {summary['pairs']:,}  ({summary['quarantined']:,} quarantined before filters, {again})"
     unusable = f", {summary['unusable_images']:,} unusable" if summary["unusable_images"] else ""
     yield f"images       {summary['images']:,}  ({summary['distinct_images']:,} distinct{unusable})"
     yield f"captions     {summary['pairs']:,}  ({summary['distinct_captions']:,} distinct)"

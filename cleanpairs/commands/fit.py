@@ -60,10 +60,10 @@ class FitInput:
 def result_table(result: Mapping[str, Any]) -> str:
     """Return a result of :func:`fit_run` as text: a verdict, counts, and the histogram of the correspondence."""
     run = "" if same_file(LATEST, result["run"]) else f" {shlex.quote(result['run'])}"
-    out = result["standing_out"]
+    out, n = result["standing_out"], result.get("answers")
     odd = f"{len(out):,}  (kept, but with a lower score than half of all random pairs)"
     found = list(result["issues"].items())[1:-1]  # without doubtful pairs, and blocks of displaced rows
-    others = [f"{name}: {'at least ' * (n >= LISTED)}{n:,}" for name, n in found if n]
+    others = [f"{name}: {'at least ' * (k >= LISTED)}{k:,}" for name, k in found if k]
     best = " at the best epoch" * bool(result.get("epochs"))
     seen = f"; {result['val_seen']}" if result.get("val_seen") else ""
     rows = {
@@ -76,6 +76,7 @@ def result_table(result: Mapping[str, Any]) -> str:
         ),
         "displaced": displaced_in_words([block["why"] for block in result["displaced"]]),
         "flagged": f"{result['flagged']:,}  (correspondence below {result['threshold']:.3g})",
+        "answers": f"{n:,}  (of runs in the same folder; another folder does without)" if n else None,
         "captions": result["captions"],
         "validation": None if result["val_rsum"] is None else f"rSum {result['val_rsum']:.1f}{best}{seen}",
         "worst": result["worst"],
@@ -88,7 +89,7 @@ def result_table(result: Mapping[str, Any]) -> str:
         lines.append(f"  {k / 10:.1f}-{(k + 1) / 10:.1f}  {count:>9,}  {'█' * round(40 * count / top)}")
     count = f"cleanpairs review{run} --calibrate  (forty answers measure the noise rate)"
     few = result["pairs"] - result["quarantined"] < 40
-    steps = [] if few or result.get("answers") else [count]
+    steps = [] if few or n else [count]
     steps += [f"cleanpairs review{run} (look at the outliers)"] if out else []
     steps.append(f"cleanpairs export{run} --out out.parquet")
     lines += ["", f"{'run':<16}{result['run']}{'' if run else '  (runs/latest, until the next fit)'}"]

@@ -52,6 +52,7 @@ def rate_in_words(result: Mapping[str, Any]) -> str:
     """
     names = ("noise_rate", "noise_rate_interval", "noise_rate_bound", "better_than_random")
     rate, interval, bound, better = (result.get(name) for name in names)
+    apart = ", apart from captions that are wrong in a detail."  # which fit better than those of similar images
     within = "" if interval is None else f" (95 % interval {percent(interval[0])} to {percent(interval[1])})"
     if result.get("answers") or result.get("opinions"):
         by = " and ".join(plural(result[name], name[:-1]) for name in ("answers", "opinions") if result.get(name))
@@ -65,17 +66,17 @@ def rate_in_words(result: Mapping[str, Any]) -> str:
         return f"{text} How many are mismatched is unknown."
     if rate is None:
         why = f": {result['why_undetermined']}" if result.get("why_undetermined") else ""
-        most = "" if bound is None else f" They are at most {percent(bound)}."
+        most = "" if bound is None else f" They are at most {percent(bound)}{apart}"
         return f"The scores do not show how many pairs are mismatched{why}.{most}"
     if result.get("counts_similar"):
-        most = "" if bound is None else f"At most {percent(bound)} of the pairs are mismatched. "
+        most = "" if bound is None else f"At most {percent(bound)} of the pairs are mismatched{apart} "
         return f"{most}About {percent(rate)} of the pairs fit no better than captions of similar images{within}."
     random = f"About {percent(rate)} of the pairs fit no better than random ones{within}."
     if bound is None:
         return f"{random} Captions that belong to a similar image are not counted."
     low = 0.0 if interval is None else interval[0]
-    text = "of the pairs are mismatched: captions that belong to a similar image cannot be counted"
-    return f"{percent(low)} to {percent(bound)} {text}. {random}"
+    text = f"{percent(low)} to {percent(bound)} of the pairs are mismatched{apart}"
+    return f"{text} Captions that belong to a similar image cannot be counted. {random}"
 
 
 def displaced_in_words(blocks: Sequence[str], most: int = 3) -> str:

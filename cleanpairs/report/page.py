@@ -298,7 +298,7 @@ def _method(info: Mapping[str, Any], settings: Mapping[str, Any], result: Mappin
     if name in METHODS:
         text += f": {METHODS[name].summary} ({METHODS[name].source})"
     if backbone in BACKBONES and result.get("epochs") == 0:  # vectors that are the model
-        return f"{text}. Nothing was trained."
+        return f"{name}. Nothing was trained: the vectors are the model."
     vectors = str(result.get("captions")).partition(",")[0]
     both = settings.get("encoder") is not None or vectors == "vectors of the data"
     if vectors.startswith("vectors of"):  # else the backbone learns words

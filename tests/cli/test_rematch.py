@@ -117,7 +117,7 @@ def test_what_cannot_be(command: Command, tmp_path: Path) -> None:
     assert_refused(done, 2, "--set", "--dedup", ": --plan has decided", "rematch")
     assert command(*plan, "a", "b", "c").code == 2
     assert_refused(command(*plan, "--set", "strategy=best"), 2, "half-replace")
-    assert_refused(command("export", "run", "--plan", plan_file, *out), 2, "RUN: --plan has decided that")
+    assert_refused(command("export", "run", "--plan", plan_file, *out), 2, "leave RUN out")
     assert_refused(command("export", "nowhere", *out), 3, "nowhere")
     assert_refused(command("export", "--plan", "data.parquet", *out), 3, "no repair plan")
     plan_of(corpus(30)).save(made)  # by Python, which names no data
