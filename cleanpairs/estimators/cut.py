@@ -63,9 +63,10 @@ def cut_at(
             )
         kept = min(calibration.purest(y, max_wrong), above)
         if not kept:
+            few = min(LEAST, len(y))
             raise RefusedError(
-                f"max_wrong={max_wrong:g} cannot be kept: of no {LEAST} pairs is the mismatched share surely so low; "
-                f"of the best {min(LEAST, len(y))} it is {calibration.shares(y, [min(LEAST, len(y))])[0]}"
+                f"max_wrong={max_wrong:g} cannot be kept: of the best {few} pairs the mismatched share may be higher"
+                f", {calibration.shares(y, [few])[0]}; allow more, or keep a share of the pairs instead (keep, --keep)"
             )
     threshold = float(best[kept - 1]) if kept else 1.0
     kept = int((y >= threshold).sum())
