@@ -17,17 +17,8 @@ import torch
 from sklearn.base import clone
 
 from cleanpairs import Pairs
-from cleanpairs.core import (
-    BACKBONES,
-    METHODS,
-    ConfigError,
-    DataError,
-    OutputExistsError,
-    RefusedError,
-    check_choice,
-    check_whole,
-)
-from cleanpairs.core.errors import NotFittedError
+from cleanpairs.core import BACKBONES, METHODS, check_choice, check_whole
+from cleanpairs.core.errors import ConfigError, DataError, NotFittedError, OutputExistsError, RefusedError
 from cleanpairs.encoders.base import Local
 from cleanpairs.encoders.tokenizer import Tokenizer, pack
 from cleanpairs.methods.crcl import ActiveComplementaryLoss

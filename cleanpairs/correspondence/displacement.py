@@ -435,11 +435,11 @@ def _largest_sums(x: np.ndarray) -> np.ndarray:
     return np.asarray(np.maximum.accumulate(total[::-1])[::-1][1:] - np.minimum.accumulate(total)[:-1])
 
 
-def _viterbi(emission: np.ndarray, change: float = 1e-4, end: float = 1e-3) -> np.ndarray:
+def _viterbi(emission: np.ndarray, change: float = 1e-4, end: float = 1e-3, *, most: int = 8) -> np.ndarray:
     """The likeliest states (n,): a row changes its state with probability ``change``, and ends a block with ``end``.
 
     A block is worth more than its end costs. Rows that lie in no such run are in place, and only their first and last
-    ones are looked at.
+    ones are looked at. With more than ``most`` states these are not cut into chunks.
     """
     inside = _largest_sums(emission[:, 1:].max(axis=1) - emission[:, 0]) > -np.log(end) - 1
     rows = np.flatnonzero(np.convolve(inside, [1, 1, 1], "same"))
@@ -452,7 +452,7 @@ def _viterbi(emission: np.ndarray, change: float = 1e-4, end: float = 1e-3) -> n
     move[1:, 0] = np.log(end)
     np.fill_diagonal(move, np.log1p(-end))
     # Chunks go on together, from the scores at their starts. These follow from each chunk's scores, state by state.
-    chunks = 1 if k > 8 else int(np.sqrt(n))
+    chunks = 1 if k > most else int(np.sqrt(n))
     length = -(-n // chunks)
     parts = np.concatenate([emission, np.zeros((chunks * length - n, k))]).reshape(chunks, length, k).transpose(1, 2, 0)
 

@@ -181,15 +181,12 @@ def test_images_beside_a_table_are_kept(here: Path, in_process: Command) -> None
     assert (here / "a.jpg").read_bytes() == b"picture"
 
 
-@pytest.mark.parametrize(
-    ("line", "named"),
-    [
-        ("score RUN data.parquet --out scores.csv", "*.parquet"),
-        ("rematch RUN --out plan.json", "*.parquet or *.csv"),
-        ("worst RUN --out worst.xlsx", "*.csv"),
-        ("report RUN --out report.md", "*.html"),
-    ],
-)
+@pytest.mark.parametrize(("line", "named"), [
+    ("score RUN data.parquet --out scores.csv", "*.parquet"),
+    ("rematch RUN --out plan.json", "*.parquet or *.csv"),
+    ("worst RUN --out worst.xlsx", "*.csv"),
+    ("report RUN --out report.md", "*.html"),
+])  # fmt: skip
 def test_an_output_is_not_named_as_another_format(line: str, named: str, command: Command, tmp_path: Path) -> None:
     assert_refused(command(*line.split()), 2, f"name it {named}")
     assert not list(tmp_path.iterdir())

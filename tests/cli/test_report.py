@@ -35,12 +35,9 @@ def run_of(folder: Path, columns: dict[str, Any], y: np.ndarray, threshold: floa
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     """A run with a plan: 120 pairs, 40 below the threshold of 0.3."""
-    columns = {
-        "image": [picture(i) for i in range(N)],
-        "caption": [f"caption {i}" for i in range(N)],
-        "category": [f"kind {i % 3}" for i in range(N)],
-        "similarity": (np.arange(N) * 37 % N / N).astype(np.float32),
-    }
+    columns: dict[str, Any] = {"image": [picture(i) for i in range(N)], "caption": [f"caption {i}" for i in range(N)]}
+    columns["category"] = [f"kind {i % 3}" for i in range(N)]
+    columns["similarity"] = (np.arange(N) * 37 % N / N).astype(np.float32)
     y = np.concatenate([np.linspace(0.01, 0.29, 40), np.linspace(0.31, 0.99, N - 40)])
     run = run_of(tmp_path, columns, y, 0.3, noise_rate=0.31)
     recipe = "method: {name: crcl, threshold: auto}\nbackbone: {name: mlp}\ntrain: {epochs: 5}\n"

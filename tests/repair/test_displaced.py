@@ -13,7 +13,7 @@ from cleanpairs import Auto, ClipScore, InfoNCE, Pairs, RepairPlan, load_pairs, 
 from cleanpairs.commands.export import export_run
 from cleanpairs.commands.rematch import chosen_threshold, rematch_run
 from cleanpairs.commands.run import Run
-from cleanpairs.correspondence.displacement import DisplacedBlock, Displacement
+from cleanpairs.correspondence.displacement import DisplacedBlock, Displacement, _viterbi
 from cleanpairs.estimators.frozen import displaced_in_vectors
 from cleanpairs.estimators.spaces import displaced_between_spaces
 from cleanpairs.repair.displaced import as_columns, from_columns, moves_and_misplaced
@@ -206,3 +206,9 @@ def test_displaced_rows_are_flagged_where_a_few_pairs_have_no_other_evidence(tmp
     result = fit_beside(tmp_path / "data.parquet", seed=0)
     assert len(result["displaced"]) == 1 and result["flagged"] == 40 and 0 < result["threshold"] <= 0.5
     assert not rematch_run(Run.open(tmp_path / "run"), tmp_path / "plan.parquet", RepairSettings())[1].kept
+
+
+def test_rows_in_chunks_go_through_the_states_as_one_by_one() -> None:
+    x = np.random.default_rng(0).normal(0, 3, (997, 4)) + np.repeat(np.eye(4)[[0, 2, 0, 1, 3, 0, 1]], 150, axis=0)[:997]
+    states = _viterbi(3 * x)
+    assert len(np.unique(states)) == 4 and (states == _viterbi(3 * x, most=0)).all()
