@@ -76,7 +76,7 @@ def result_table(result: Mapping[str, Any]) -> str:
         ),
         "displaced": displaced_in_words([block["why"] for block in result["displaced"]]),
         "flagged": f"{result['flagged']:,}  (correspondence below {result['threshold']:.3g})",
-        "answers": f"{n:,}  (of runs in the same folder; another folder does without)" if n else None,
+        "answers": f"{n:,}  (taken from runs in the same folder; a run in another folder has none)" if n else None,
         "captions": result["captions"],
         "validation": None if result["val_rsum"] is None else f"rSum {result['val_rsum']:.1f}{best}{seen}",
         "worst": result["worst"],

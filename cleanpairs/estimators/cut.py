@@ -65,8 +65,8 @@ def cut_at(
         if not kept:
             few = min(LEAST, len(y))
             raise RefusedError(
-                f"max_wrong={max_wrong:g} cannot be kept: of the best {few} pairs the mismatched share may be higher"
-                f", {calibration.shares(y, [few])[0]}; allow more, or keep a share of the pairs instead (keep, --keep)"
+                f"max_wrong={max_wrong:g} cannot be kept: the mismatched share of the best {few} pairs is "
+                f"{calibration.shares(y, [few])[0]}; allow more, or keep a share of the pairs instead (keep, --keep)"
             )
     threshold = float(best[kept - 1]) if kept else 1.0
     kept = int((y >= threshold).sum())

@@ -231,7 +231,7 @@ def test_answers_of_a_csv_count_now_and_in_a_new_fit(command: Command, output_of
     assert model.calibrate("answers.csv").threshold_ == answered.threshold == model.threshold_
     cut, other, limit = model.threshold_for(max_wrong=0.5), model.correspondence_**0.5, model.threshold_for
     assert cut.kept == N - 12 and "% are mismatched  (95 %" in str(cut)  # what is known to be wrong is never kept
-    assert_raises(RefusedError, "of the best 30 it is 0.0", limit, max_wrong=0.001)
+    assert_raises(RefusedError, "of the best 30 pairs is 0.0", limit, max_wrong=0.001)
     assert_raises(RefusedError, "no probabilities of their data", limit, max_wrong=0.5, correspondence=other)
     assert limit(keep=0.5, correspondence=other).kept >= N // 2
     fit = "--method infonce --epochs 1 --batch-size 16 --drop caption_length=14 --out other --json".split()

@@ -142,7 +142,7 @@ def test_a_purity_or_a_share_that_is_asked_for(command: Command, fitted: Path, t
         assert (tmp_path / "report.html").read_text().count("--max-wrong") == cuts
     code, out, err = command(*argv, "--max-wrong", "0.3")
     assert code == 0 and "% fit no better than captions of other images  (95 %" in out and "are not kept" in out, err
-    assert_refused(command(*argv, "--max-wrong", "0.000001"), 7, "of no 30 pairs")
+    assert_refused(command(*argv, "--max-wrong", "0.000001"), 7, "best 30 pairs")
 
 
 def test_an_edited_plan_of_a_run_is_never_replaced(command: Command, fitted: Path, tmp_path: Path) -> None:

@@ -68,6 +68,6 @@ def test_what_is_out_of_range_or_cannot_be_known_is_refused(scored: Scored) -> N
         (np.empty(0), None, {"keep": 0.5}, ConfigError, "a loaded model has none; give `correspondence`"),
         (np.array([40, 90]), None, {"keep": 0.5}, DataError, r"in \[0, 1\], found 40 to 90"),
         (y, None, {"max_wrong": 0.05}, RefusedError, "no calibrated probabilities"),
-        (y, calibration, {"max_wrong": 1e-5}, RefusedError, "of no 30 pairs"),
+        (y, calibration, {"max_wrong": 1e-5}, RefusedError, "of the best 30 pairs"),
     ):
         assert_raises(error, message, cut_at, given, known, "crcl", **{"max_wrong": None, "keep": None, **asked})
