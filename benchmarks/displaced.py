@@ -13,8 +13,8 @@ wrong``: the share of a block's rows that the plan keeps with another's caption.
 Vectors have one size of blocks and one distance at a time. Pictures have six blocks together, of 30, 100 and 300 rows
 with distances from -2 to 5, or two of 30 and 60, in one fit of ``auto``.
 ``--none`` counts what is found in so many corpora without displacement: unchanged, exchanged at random, sorted by
-likeness and exchanged among neighbours. ``--many`` counts the CPU seconds of a fit on so many rows of vectors that
-vectors_at_scale.py makes, and of the search in it.
+likeness and exchanged among neighbours. ``--many`` counts the CPU seconds of fits on so many rows of vectors that
+vectors_at_scale.py makes, and of the search in them. It takes more than 250,000 rows, which are two files.
 """
 
 from __future__ import annotations

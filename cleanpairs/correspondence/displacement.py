@@ -457,19 +457,19 @@ def _viterbi(emission: np.ndarray, change: float = 1e-4, end: float = 1e-3, *, m
     parts = np.concatenate([emission, np.zeros((chunks * length - n, k))]).reshape(chunks, length, k).transpose(1, 2, 0)
 
     def through(score: np.ndarray, emission: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The scores (k, b) after the rows (m, k, b), and the state (m, k, b) before each."""
-        back = np.empty(emission.shape, np.int16)
+        """The scores (k, b) after the rows (m, k, chunks), tiled to b columns, and the state (m, k, b) before each."""
+        back = np.empty((len(emission), *score.shape), np.int16)
         for i, row in enumerate(emission):
             ways = score[:, None] + move[:, :, None]
             back[i] = ways.argmax(axis=0)
-            score = ways.max(axis=0) + row
+            score = ways.max(axis=0) + np.tile(row, score.shape[1] // chunks)
         return score, back
 
     starts = np.full((k, chunks), -np.inf)
     starts[0, 0] = 0  # before the first row all is in place
     if chunks > 1:
         alone = np.repeat(np.where(np.eye(k), 0, -np.inf), chunks, axis=1)
-        gain = through(alone, np.tile(parts, k))[0].reshape(k, k, chunks)  # to, from
+        gain = through(alone, parts)[0].reshape(k, k, chunks)  # to, from
         for c in range(1, chunks):
             starts[:, c] = (starts[:, c - 1] + gain[:, :, c - 1]).max(axis=1)
     score, back = through(starts, parts)
