@@ -65,6 +65,9 @@ def _number_or_auto(context: click.Context, parameter: click.Parameter, value: s
         raise click.BadParameter(f"{value!r} is neither a number nor 'auto'") from error
 
 
+OPTIONS = "repairs", "n_donors", "dedup"  # settings of repairs that have an option of their own, under their name
+
+
 def repair_options(more: str = "") -> tuple[Decorator, ...]:
     """Return the options of ``rematch`` and ``export``. The help of ``--set`` ends with ``more``."""
     return (
@@ -101,7 +104,7 @@ def repair_settings(options: dict[str, Any], run: Any, given: dict[str, Any]) ->
     from cleanpairs.repair.settings import RepairSettings
 
     threshold, expected = chosen_threshold(options["threshold"], options["max_wrong"], options["keep"], run)
-    chosen = {name: options[name] for name in ("repairs", "n_donors", "dedup")}
+    chosen = {name: options[name] for name in OPTIONS}
     return RepairSettings(threshold=threshold, **chosen, **given), expected
 
 
@@ -109,7 +112,7 @@ def repair_keys() -> list[str]:
     """Return the keys of ``--set repair.KEY=VALUE``: those that have no option of their own."""
     from cleanpairs.repair.settings import RepairSettings
 
-    return [name for name in vars(RepairSettings()) if name not in ("threshold", "repairs", "n_donors", "dedup")]
+    return [name for name in vars(RepairSettings()) if name not in ("threshold", *OPTIONS)]
 
 
 @contextmanager
@@ -327,7 +330,7 @@ def export(ctx: click.Context, run: str | None, out: str, **options: Any) -> Non
         typed = [p for p in ctx.command.params if ctx.get_parameter_source(p.name or "") is ParameterSource.COMMANDLINE]
         if run is not None:
             raise click.UsageError("RUN and --plan exclude each other: leave RUN out, since the plan names its data")
-        of_plans = ("threshold", "max_wrong", "keep", "repairs", "n_donors", "dedup", "overrides")
+        of_plans = ("threshold", "max_wrong", "keep", *OPTIONS, "overrides")
         decided = [p.opts[0] for p in typed if p.name in of_plans]
         if decided:
             raise click.UsageError(f"{', '.join(decided)}: --plan has decided that; make another by rematch")

@@ -205,8 +205,15 @@ def report(run: str | None, out: str, truth: str | None, **options: Any) -> None
         overwrite=options["overwrite"],
         **parameters,
     )
-    lacking = f", without repairs: `cleanpairs rematch {quote(str(chosen.path))}` plans them" if plan is None else ""
+    lacking = f", without repairs: `{_planning(chosen.path)}` plans them" if plan is None else ""
     print_result({"report": path}, f"written: {path}{lacking}")
+
+
+def _planning(path: Path) -> str:
+    """Return the command that plans the repairs of the run there."""
+    from cleanpairs.commands.run import PLAN
+
+    return f"cleanpairs rematch {quote(str(path))} --out {quote(str(path / PLAN))}"
 
 
 def _settings(run: Any) -> dict[str, Any]:
@@ -240,7 +247,7 @@ def _next_steps(run: Any, calibration: Any, pairs: Any, plan: Any, *, unplanned:
         as_shown += splitting(pairs, plan)
     steps = [("Write the kept and the repaired pairs", as_shown)]
     if unplanned:
-        steps.append(("Plan the repairs, which the next report shows", f"cleanpairs rematch {name}"))
+        steps.append(("Plan the repairs, which the next report shows", _planning(path)))
     y = run.scores().correspondence
     y, cuts = y[y == y], dict[int, tuple[str, str]]()
     for most in (0.05, 0.02, 0.01) if len(y) else ():

@@ -295,10 +295,11 @@ def _method(info: Mapping[str, Any], settings: Mapping[str, Any], result: Mappin
     backbone: Any = settings.get("backbone")
     if not name:
         return ""
+    trained = backbone not in BACKBONES or result.get("epochs") != 0  # else vectors are the model
     if name in METHODS:
-        text += f": {METHODS[name].summary} ({METHODS[name].source})"
-    if backbone in BACKBONES and result.get("epochs") == 0:  # vectors that are the model
-        return f"{name}. Nothing was trained: the vectors are the model."
+        text += f": {METHODS[name].summary}" * trained + f" ({METHODS[name].source})"
+    if not trained:
+        return f"{text}. Nothing was trained: the vectors are the model."
     vectors = str(result.get("captions")).partition(",")[0]
     both = settings.get("encoder") is not None or vectors == "vectors of the data"
     if vectors.startswith("vectors of"):  # else the backbone learns words

@@ -114,7 +114,7 @@ def test_what_cannot_be(command: Command, tmp_path: Path) -> None:
     assert code == 0 and counts.pop("pairs") == N == sum(counts.values())
     out = ("--repaired", tmp_path / "o.parquet")
     done = command("export", "--plan", plan_file, *out, "--set", "max_reuse=2", "--dedup")
-    assert_refused(done, 2, "--set", "--dedup", ": --plan has decided", "rematch")
+    assert_refused(done, 2, "--dedup, --set: --plan has decided", "rematch")
     assert command(*plan, "a", "b", "c").code == 2
     assert_refused(command(*plan, "--set", "strategy=best"), 2, "half-replace")
     assert_refused(command("export", "run", "--plan", plan_file, *out), 2, "leave RUN out")

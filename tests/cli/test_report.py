@@ -64,9 +64,9 @@ def test_a_page_about_many_pairs_plans_nothing(command: Command, run: Run, monke
     (run.path / "plan.parquet").unlink()  # and the run has no model
     monkeypatch.setattr(RepairSettings, "streamed_from", N)
     code, out, err = command("report", run.path, "--out", "r.html")
-    assert (code, "without repairs: `cleanpairs rematch" in out) == (0, True), err
+    assert (code, f"`cleanpairs rematch {run.path} --out {run.path / 'plan.parquet'}` plans" in out) == (0, True), err
     page = Path("r.html").read_text(encoding="utf-8")
-    assert "Plan the repairs, which the next report shows" in page and page.count("flagged") > 1
+    assert f"cleanpairs rematch {os.path.relpath(run.path)} --out " in page and page.count("flagged") > 1
     assert_refused(command("neighbours", run.path), 2, "PAIR is missing")
 
 
